@@ -6,6 +6,7 @@
     model = longspan.create_model("gpt2", attention="window")
     bert = longspan.load("FOLDER")
     print(longspan.check("window"))
+    longspan.inspect.maps(bert, "Where does each head read?").save("maps.html")
 
 Names are loaded when they are first used, so that `import longspan` does not wait for torch.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    import longspan.inspect  # noqa: F401
     from longspan.api import (
         advise,
         check,
@@ -69,7 +71,12 @@ __all__ = [
 ]
 
 
+_PACKAGES = ("inspect",)  # reached as attributes too: longspan.inspect.maps(model, text)
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"longspan.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

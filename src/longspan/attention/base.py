@@ -20,7 +20,7 @@ input once and call those.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, final, runtime_checkable
 
@@ -31,6 +31,7 @@ from longspan import config
 from longspan.attention import checks
 from longspan.attention.checks import check_some
 from longspan.attention.devices import host_may_read
+from longspan.attention.map_columns import map_columns
 from longspan.attention.ranks import any_rank, broadcast_positions
 from longspan.attention.spec import Cost, Extras, Shape, Stream, Supports
 from longspan.attention.state import State
@@ -39,6 +40,7 @@ from longspan.precision import full_precision, unify_dtypes
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 if TYPE_CHECKING:
+    from longspan.attention.map_factors import MapFactors
     from longspan.attention.parts.persistent_memory import PersistentMemory
 
 OptionsT = TypeVar("OptionsT", bound=config.Options)
@@ -116,6 +118,11 @@ class Attention(nn.Module, ABC):
         """Whether masked keys at the end of a row change its output, as in code that was released so."""
         return False
 
+    @property
+    def shortest_exported(self) -> int:
+        """The shortest text that an exported program with a dynamic length reads; shorter ones are padded to it."""
+        return 1
+
     @classmethod
     def fit(cls, options: OptionsT, given: Collection[str], shape: Shape) -> OptionsT:
         """The options for texts of this length: defaults above max_length shrink to it, `given` ones stay."""
@@ -173,10 +180,7 @@ class Attention(nn.Module, ABC):
 
         `v` matters only to mechanisms whose weights depend on the values; the keys replace it if it is left out.
         """
-        if v is None:
-            value_dim = self.shape.value_dim
-            v = k if k.shape[-1] == value_dim else k[..., :1].expand(*k.shape[:-1], value_dim)
-        q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
+        q, k, v, extras = self._take(q, k, self._stand_in(k) if v is None else v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         return self.define(q, k, replace(extras, k=k, v=v))
 
@@ -214,28 +218,36 @@ class Attention(nn.Module, ABC):
 
         Streams that are projected like values (`like="v"`) are replaced by the identity as well.
         """
-        if not self.supports.map:
-            raise Unsupported(
-                f"{self.name} transforms its values, so one (queries, keys) matrix cannot describe it; use oracle()"
-            )
-        heads, keys, training = k.shape[1], k.shape[2], self.training
-        identity = torch.eye(keys, dtype=k.dtype, device=k.device)
-        columns = []
-        try:
-            self.train(False)  # the weights are those before dropout
-            for block in identity.split(self.shape.value_dim, dim=-1):
-                missing = self.shape.value_dim - block.shape[-1]  # fused kernels need values as wide as keys
-                values = nn.functional.pad(block, (0, missing)).expand(k.shape[0], heads, keys, -1)
-                like_values = {s.name: values for s in self.streams if s.kind == "heads" and s.like == "v"}
-                out = self(q, k, values, key_mask=key_mask, bias=bias, streams={**(streams or {}), **like_values})
-                columns.append(out[..., : block.shape[-1]])
-            if self.persistent is not None:  # the output of values that are 0 is what their values add
-                zeros = k.new_zeros(*k.shape[:3], self.shape.value_dim)
-                added = self(q, k, zeros, key_mask=key_mask, bias=bias, streams=streams)
-                columns = [column - added[..., : column.shape[-1]] for column in columns]
-        finally:
-            self.train(training)
-        return torch.cat(columns, dim=-1)
+        columns = self.map_columns(q, k, key_mask=key_mask, bias=bias, streams=streams)
+        return torch.cat([block for _, block in columns], dim=-1)
+
+    @final
+    def map_columns(
+        self,
+        q: Queries,
+        k: Keys,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> Iterator[tuple[int, Weights]]:
+        """`weights` without the whole map in memory: (first key, the columns of the next keys), for one batch axis."""
+        return map_columns(self, q, k, streams, key_mask=key_mask, bias=bias)
+
+    @final
+    @torch.no_grad()
+    def map_factors(
+        self,
+        q: Queries,
+        k: Keys,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> "MapFactors | None":
+        """What any row or tile of the map can be computed from, or None: then only `map_columns` gives the map."""
+        q, k, _, extras = self._take(q, k, self._stand_in(k), key_mask, bias, streams)
+        return self.factorise(q, share_heads(k, q.shape[1]), extras)
 
     @final
     @any_rank(3)
@@ -292,6 +304,19 @@ class Attention(nn.Module, ABC):
         values = "" if self.shape.value_dim == self.shape.head_dim else f"value_dim={self.shape.value_dim}, "
         sizes = f"heads={self.shape.heads}, head_dim={self.shape.head_dim}, {values}"
         return f"{sizes}causal={self.causal}, {self.options}"
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> "MapFactors | None":
+        """The map as factors (see `map_factors.py`), if the mechanism has such a form; keys are those of each head."""
+        return None
+
+    def bucket_ids(self, q: Queries, k: Keys) -> tuple[Tensor, Tensor] | None:
+        """If content decides who meets: the buckets of queries and of keys (batch, heads, rounds, length), -1: none."""
+        return None
+
+    def _stand_in(self, k: Tensor) -> Tensor:
+        """Values of the right shape, where none were given."""
+        value_dim = self.shape.value_dim
+        return k if k.shape[-1] == value_dim else k[..., :1].expand(*k.shape[:-1], value_dim)
 
     # Checks of the input, once and before any work
 

@@ -13,8 +13,11 @@ from longspan.cli import (
     convert,
     data,
     embed,
+    export,
     fill,
+    gallery,
     generate,
+    inspect,
     predict,
     profile,
     recipes,
@@ -35,6 +38,7 @@ app = App(
 )
 app.command(attention.list_names, name="list")
 app.command(attention.show)
+app.command(gallery.gallery)
 app.command(data.app, name="data")
 app.command(tokenize.app, name="tokenize")
 app.command(advise.advise)
@@ -44,9 +48,11 @@ app.command(profile.profile)
 app.command(generate.generate)
 app.command(chat.chat)
 app.command(fill.fill)
+app.command(inspect.app, name="inspect")
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
+app.command(export.export)
 app.command(summarize.summarize)
 app.command(translate.translate)
 app.command(words.app, name="words")

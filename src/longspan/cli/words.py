@@ -50,7 +50,7 @@ def near(source: Source, /, *words: str, top: Top = 10, limit: Limit = None, jso
     _check_top(top)
     if not words:
         raise InvalidOption("give at least one word")
-    table = _load(source, limit)
+    table = load_table(source, limit)
     answers = {word: table.neighbours(word, top) for word in words}
     if json:
         return print_json({word: _scored(found) for word, found in answers.items()})
@@ -102,14 +102,14 @@ def analogy(
     if file is None:
         if len(words) != 3:
             raise InvalidOption(f"an analogy has three words, A B C; {len(words)} were given")
-        table = _load(source, limit)
+        table = load_table(source, limit)
         found = table.analogy(*words, method=method or "add", exclude=exclude, k=top)
         if json:
             return print_json(_scored(found))
         for word, score in found:
             print(f"{score:.3f}  {word}")
         return None
-    table = _load(source, limit)
+    table = load_table(source, limit)
     methods = ("add", "multiply") if method is None else (method,)
     with Console(stderr=True).status(f"answering {file}"):
         reports = {name: table.evaluate(file, method=name, lower=lower) for name in methods}
@@ -140,7 +140,7 @@ def similarity(
     """
     from longspan.tasks.similarity import similarity as compare
 
-    table = _load(source, limit)
+    table = load_table(source, limit)
     lowered = table.lowercase if lower is None else lower
     reports = [compare(table.unit, table.words.ids, path, lower=lowered) for path in file]
     if json:
@@ -172,7 +172,7 @@ def export(
     from longspan.models.classics.vector_files import write_vectors
 
     check_writable(out)
-    table = _load(source, limit)
+    table = load_table(source, limit)
     files.write(out, lambda file: write_vectors(file, table.words.words, table.vectors))
     if json:
         return print_json({"path": str(out), "words": len(table.words), "dim": table.vectors.shape[1]})
@@ -180,7 +180,8 @@ def export(
     return None
 
 
-def _load(source: Path, limit: int | None) -> "WordTable":
+def load_table(source: Path, limit: int | None) -> "WordTable":
+    """Words and vectors of a run, a file or a text model, with a status line meanwhile."""
     from longspan.hub.use.words import load_words
 
     if limit is not None and limit < 1:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import CausalModel, Streams
+from longspan.models.base import CausalModel, Model, Streams
 
 Texts = Sequence[Sequence[int]] | Tensor  # id lists, or ids (batch, length) with a mask
 
@@ -179,7 +179,7 @@ def read_ends(model: CausalModel, eos: int | Sequence[int] | None) -> Tensor:
 
 
 @contextmanager
-def evaluating(model: CausalModel) -> Iterator[None]:
+def evaluating(model: Model) -> Iterator[None]:
     """Evaluation mode; afterwards every module is in its previous mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()

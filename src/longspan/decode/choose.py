@@ -18,7 +18,7 @@ class Chooser:
     def __init__(self, options: Sampling, batch: Batch, *, vocabulary: int, ends: Tensor, new: int) -> None:
         self.options, self.ends, self.vocabulary, self.new = options, ends, vocabulary, new
         device = batch.tokens.device
-        self.uniform = _uniform(options, batch, new).to(device) if options.temperature else None
+        self.uniform = uniform_draws(options, batch, new).to(device) if options.temperature else None
         self.seen: Tensor | None = None  # (rows, vocabulary) tokens of the prompt
         self.counts: Tensor | None = None  # (rows, vocabulary) how often each token was generated
         repetition = options.repetition_penalty != 1
@@ -93,7 +93,7 @@ def allow_only(values: Tensor, token: Tensor | int, where: Tensor) -> Tensor:
     return values.masked_fill(others & where[:, None], float("-inf"))
 
 
-def _uniform(options: Sampling, batch: Batch, new: int) -> Tensor:
+def uniform_draws(options: Sampling, batch: Batch, new: int) -> Tensor:
     """Random numbers for all draws (rows, new); each row has its own generator."""
     rows = []
     for index, (tokens, length) in enumerate(zip(batch.tokens.tolist(), batch.lengths.tolist())):
@@ -119,4 +119,4 @@ def _bias(options: Sampling, vocabulary: int, device: torch.device) -> Tensor | 
     return bias
 
 
-__all__ = ["Chooser", "allow_only", "forbid"]
+__all__ = ["Chooser", "allow_only", "forbid", "uniform_draws"]

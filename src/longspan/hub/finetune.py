@@ -18,7 +18,7 @@ from longspan.hub.load_checkpoint import load, read_file
 from longspan.hub.pretrained import Pretrained
 from longspan.models import registry
 from longspan.models.base import CausalModel, Model, ReplacedTokenPair, TextHeads
-from longspan.models.folder import CONFIG
+from longspan.models.folder import CONFIG, is_own
 from longspan.nn.heads import Head
 
 BLOCK = re.compile(r"\bblocks\.(\d+)\.")
@@ -37,7 +37,7 @@ def tune(
     labels of `heads`; `shape` (pool, activation, inner, dropout) overrides that. `options` override the model's.
     """
     record = read_json(path / CONFIG) if path.is_dir() else read_file(path)[0]
-    if "model_type" in record:
+    if not is_own(record):
         family = families.of_config(record, path, heads)
         body = family.options(record, [])
         requested = [_with_labels(_family_head(family, head, body, record), head, shape) for head in heads]

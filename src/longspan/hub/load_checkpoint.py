@@ -74,7 +74,7 @@ def _check_dtype(dtype: torch.dtype | None) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    return path.is_dir() and "model_type" not in _read_config(path)
+    return path.is_dir() and own_folder.is_own(_read_config(path))
 
 
 def _load_own_folder(

@@ -11,6 +11,7 @@ from longspan.hub.pretrained import Pretrained, head_labels
 from longspan.hub.weight_mapping import export_weights, integer_buffers
 from longspan.models.base import Model
 from longspan.models.folder import CONFIG
+from longspan.models.image_base import ImageHeads
 
 
 def save(
@@ -48,6 +49,8 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     sidecar_files.write(pretrained, folder, tokenizer)
+    if isinstance(model, ImageHeads):
+        model.write_files(folder)
     safetensors_files.write(folder, tensors, shard_bytes=shard_bytes)
 
 

@@ -9,7 +9,8 @@
     SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
 
-`image_base.py` has those of images and sets, `word_base.py` those of words, `series_base.py` that of series.
+`image_base.py` has those of images and sets, `pixel_base.py` that of generated images, `word_base.py` those of words,
+`series_base.py` that of series.
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.

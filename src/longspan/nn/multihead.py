@@ -266,7 +266,7 @@ class MultiHead(nn.Module):
         half = autocast_type(device)
         if half is not None and dtype != torch.float64:
             dtype = half  # as the heads
-        if self.joins is not None and not torch.is_grad_enabled():
+        if self.joins is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             ensure_fused([*self.project.values()])  # loading or copying a model separates them
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
 

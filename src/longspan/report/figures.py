@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longspan import files
-from longspan.report import charts
+from longspan.report import charts, plots
 from longspan.report.arena_accuracy import accuracy_chart, accuracy_over_speed_chart
 from longspan.report.arena_learning import learning_chart
 from longspan.report.arena_numbers import task_title
@@ -71,7 +71,7 @@ def standalone(chart: Html, heading: str) -> str:
 def _style() -> str:
     """The charts' style sheet without variables; rules with the colour of a kind are repeated for each kind."""
     rules = []
-    for selector, body in _RULE.findall(charts.STYLE):
+    for selector, body in _RULE.findall(charts.STYLE + plots.STYLE):
         selector = selector.strip()
         if selector == "svg" or ":" in selector:  # the size of a chart on the page; hover and focus
             continue

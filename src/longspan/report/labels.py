@@ -112,6 +112,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def ratio_ticks(low: float, high: float, *, halves: bool = False) -> list[float]:
     """Round numbers for a logarithmic axis; `halves` are for memory sizes: 96, 128, 192 MiB."""
+    if high / low > 1e5:  # powers of ten, each or every so many
+        powers = list(range(ceil(log10(low)), floor(log10(high)) + 1))
+        return [10.0**power for power in powers[:: ceil(len(powers) / 7)]]
     coarse = [2.0**power for power in range(-12, 21)]
     middle = [10.0**power * times for power in range(-6, 7) for times in (1, 2, 5)]
     fine = [10.0**power * times for power in range(-6, 7) for times in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]

@@ -29,6 +29,7 @@ TASKS: Registry[Task] = Registry(
         "summarize": "longspan.tasks.summarize:Summarize",
         "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
         "sets": "longspan.tasks.sets:SetTask",
+        "table": "longspan.tasks.table:TableTask",
         "pixels": "longspan.tasks.pixels:PixelTask",
     },
 )

@@ -29,6 +29,7 @@ from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
 from longspan.models.base import EncoderDecoder, Model, SentenceHeads, TextHeads
+from longspan.models.image_base import ImageHeads
 from longspan.models.word_base import NamedRows
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
@@ -82,6 +83,8 @@ class Recipe:
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
         with _naming(f"{self.source}: [model]"):
             model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape, tokenizer)
+            if isinstance(model, ImageHeads) and "image_size" in needs:
+                model.check_data(needs["image_size"], needs["channels"])
             freeze(model, trained)
         # Refuse examples that are too long now, not at the batch that has one.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
@@ -145,7 +148,7 @@ class Recipe:
             return None
         folder = self._origin()
         tokenizer = read_tokenizer(folder) if folder.is_dir() else load(folder).tokenizer
-        if tokenizer is None:
+        if tokenizer is None and self.build_task().reads_text:
             raise InvalidInput(f"{folder} has no tokenizer: add its tokenizer.json or its vocabulary files")
         return tokenizer
 
@@ -284,7 +287,7 @@ class Evaluated:
     """The model that was evaluated, its metrics, and a table with details, if the task has one."""
 
     model: Path
-    figures: dict[str, float]
+    metrics: dict[str, float]
     table: list[dict[str, Any]]
 
 
@@ -347,9 +350,11 @@ def _write_config(run: Run, recipe: Recipe) -> None:
 
 
 def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The [model] table, with `from` as an absolute path if it is a path."""
+    """The [model] table, with `from` as an absolute path if it is a path or in the local Hugging Face cache."""
     name = str(table.get("from", PACKAGE))
-    return table if name.startswith(PACKAGE) else {**table, "from": _absolute(name)}
+    if name.startswith(PACKAGE):
+        return table
+    return {**table, "from": _absolute(name if Path(name).exists() else locate(name))}
 
 
 def _absolute(path: Path | str) -> str:
@@ -402,6 +407,8 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         ) from None
     if prepared.words is not None and isinstance(model, NamedRows):
         model.name_rows(prepared.words)
+    if prepared.pixel_scale is not None and isinstance(model, ImageHeads):
+        model.pixel_scale = prepared.pixel_scale
     # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(

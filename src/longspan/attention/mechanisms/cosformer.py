@@ -17,6 +17,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, readable
 from longspan.attention.kernels.linear_scan import scan
 from longspan.attention.kernels.linear_scan.scan import ScanState
+from longspan.attention.map_factors import ProductMap, kernel_map
 from longspan.attention.parts.features import Identity
 from longspan.attention.parts.kernel_attention import normalised
 from longspan.attention.state import State
@@ -84,6 +85,11 @@ class CosformerAttention(Attention):
     def _check_length(self, length: int) -> None:
         if length > self.limit:
             raise InvalidInput(f"cosformer was built for max_length {self.limit}, and there are {length} positions")
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> ProductMap:
+        self._check_length(max(q.shape[2], k.shape[2]))
+        queries, keys = self._features(q, 0), self._features(k, 0)
+        return kernel_map(queries, keys, causal=self.causal, key_mask=extras.key_mask, epsilon=EPSILON)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, values = self.shape.heads, self.shape.head_dim, self.shape.value_dim

@@ -20,6 +20,7 @@ from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.layouts.base import ceil_div, pad_rows, wide
+from longspan.attention.map_factors import ProductMap
 from longspan.config import option
 from longspan.derivatives import twice_differentiable
 from longspan.errors import InvalidInput, InvalidOption
@@ -224,6 +225,15 @@ class LinformerAttention(Attention):
         largest = filled.unflatten(2, (-1, self.window)).max(dim=3).values
         return self._all_slots(largest).masked_fill(~slots[:, None, :, None], 0.0)
 
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> ProductMap | None:
+        """softmax(Q (E K)ᵀ / sqrt(d)) and F are thin: `rank` columns and rows."""
+        if self.options.projection == "max":
+            return None
+        keep = self._keep(k, extras.key_mask)
+        project_keys, project_values = self._matrices_by_definition(keep, k)
+        left = self._softmax_by_definition(q, project_keys @ k, self._slots_by_definition(keep))
+        return ProductMap(left, project_values.mT)
+
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, rank = self.shape.heads, self.shape.fused_width, self.rank
         both = self.shape.head_dim + self.shape.value_dim
@@ -286,7 +296,10 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
 
     Hidden positions (batch, length) are set to 0 before they are projected.
     """
-    matrix = weight[:, :, : x.shape[2]].to(x.dtype)
+    if torch.compiler.is_exporting():  # a slice is specialised to lengths at which it is the whole tensor
+        matrix = weight.index_select(2, torch.arange(x.shape[2], device=x.device)).to(x.dtype)
+    else:
+        matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
     projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call, unused-ignore]

@@ -16,7 +16,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from longspan.attention.base import Cost, Extras, Shape, Stream, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.running import stable_sort
 from longspan.attention.layouts import Dense
+from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.sliding_window import SlidingWindow
 from longspan.config import option
@@ -92,6 +94,10 @@ class LongformerAttention(SlidingWindow):
         far = super().apply_weights(weights, extras.streams["global_v"], extras)
         return torch.where(marked[:, None, :, None], far, near)
 
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
+        marked = self._global_tokens(extras)
+        return super().factorise(q, k, extras) if marked is None or not bool(marked.any()) else None
+
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         marked = self._global_tokens(extras)
         room = 0 if marked is None else self._room(marked, extras.streams["global_mask"])
@@ -166,7 +172,10 @@ def _count_once(mask: Tensor) -> int:
 def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:
     """The indices of the marked positions, in order, and which of the `room` slots are used: both (batch, room)."""
     wider = pad(marked, (0, room))  # there may be more room than positions
-    index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
+    if torch.compiler.is_exporting():  # ONNX sorts no bytes, and nothing stably
+        index = stable_sort((~wider).long())[1][:, :room]
+    else:
+        index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
     return index.clamp_max(marked.shape[1] - 1), wider.gather(1, index)
 
 

@@ -19,6 +19,7 @@ from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.layouts.base import blocked, products, wide
+from longspan.attention.map_factors import ProductMap
 from longspan.attention.parts import value_convolution
 from longspan.config import option
 from longspan.derivatives import twice_differentiable
@@ -56,7 +57,7 @@ class NystromAttention(Attention):
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, scale = q.shape[2], self.shape.head_dim**-0.5
-        keep = readable(length, length, False, extras.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
+        keep = readable(length, length, False, extras.key_mask, q.device)[:, 0, 0].expand(q.shape[0], -1)
         maps = []
         for queries, keys, may in zip(q, k, keep):  # one example, (heads, length, width)
             scores = queries @ keys.mT * scale
@@ -124,7 +125,7 @@ class NystromAttention(Attention):
     def _plain(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """The same without branches; in a sequence with at most `landmarks` tokens, each token is a landmark."""
         most = self.options.landmarks
-        keep = readable(1, q.shape[2], False, keep, q.device)[:, 0, 0].expand(len(q), -1)
+        keep = readable(1, q.shape[2], False, keep, q.device)[:, 0, 0].expand(q.shape[0], -1)
         means = _segment_matrix(keep, most, wide(q.dtype))
         query_landmarks, key_landmarks, value_landmarks = (
             torch.einsum("bmn,bhnd->bhmd", means, x.to(means.dtype)).to(x.dtype) for x in (q, k, v)
@@ -142,6 +143,21 @@ class NystromAttention(Attention):
     @property
     def _scale(self) -> float:
         return float(self.shape.head_dim**-0.5)
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> ProductMap | None:
+        """The three factors of the paper, the first two multiplied, and the convolution by its offsets."""
+        most = self.options.landmarks
+        keep = readable(1, q.shape[2], False, extras.key_mask, q.device)[:, 0, 0]
+        if bool((keep.sum(1) <= most).any()):
+            return None  # each token is a landmark: there is nothing thin
+        means = _segment_matrix(keep, most, wide(q.dtype))[:, None]
+        query_landmarks, key_landmarks = means @ q, means @ k
+        left = products(q, key_landmarks, self._scale).softmax(-1)
+        scores = products(query_landmarks, k, self._scale)
+        right = masked_softmax(scores, keep[:, None, None].expand_as(scores))
+        right = carry(query_landmarks, key_landmarks, right, self.options.iterations, self._scale)
+        added = self.filters if self.options.kernel else None
+        return ProductMap(left, right.mT, added=added, key_mask=extras.key_mask)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, most = self.shape.heads, self.shape.fused_width, self.options.landmarks

@@ -206,6 +206,15 @@ class RoutingAttention(Attention):
             return out
         return torch.cat([self._read_neighbours(q[:, :local], k[:, :local], v[:, :local], keep), out], dim=1)
 
+    def bucket_ids(self, q: Queries, k: Keys) -> tuple[Tensor, Tensor]:
+        """The nearest cluster of each token; local heads have none."""
+        local = self.options.local_heads
+        x = on_sphere(self._routed(q, None))
+        y = x if self.causal else on_sphere(k[:, local:])
+        nearest = (torch.einsum("bhid,hcd->bhci", z, self.centroids.means.to(z.dtype)).argmax(2) for z in (x, y))
+        queries, keys = (pad(cluster, (0, 0, local, 0), value=-1)[:, :, None] for cluster in nearest)
+        return queries, keys
+
     def _routed(self, q: Tensor, keep: Tensor | None) -> Tensor:
         """The queries of the heads that route. When causal they are the keys too, so masked ones are 0."""
         routed = q[:, self.options.local_heads :]

@@ -15,6 +15,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.running import running_max
 from longspan.attention.layouts import Dense, ceil_div
 from longspan.attention.layouts.base import pad_rows, wide
 from longspan.attention.parts.sinkhorn_balance import Sorting, allowed_sources, filled_slots, mix
@@ -182,6 +183,17 @@ class SinkhornAttention(Attention):
             source = KeySource(Dense(causal=self.causal), k, v, extras.key_mask)
             out = out + joint(q, [source], scale=self._scale, dropout=dropout)
         return out
+
+    def bucket_ids(self, q: Queries, k: Keys) -> tuple[Tensor, Tensor]:
+        """A token's own block, and the block that has the largest share in the one sorted next to it."""
+        length, block = q.shape[2], self.options.block
+        keys = self._split(k, ceil_div(length, block))
+        count = keys.shape[2]
+        allowed = allowed_sources(0, count, count, None, self.causal, q.device)
+        sorting, _ = self.sorting(self.sorting.sums(keys, None), allowed, None)
+        own = (torch.arange(length, device=q.device) // block).expand(*q.shape[:2], -1)
+        other = sorting.argmax(-1).masked_fill(sorting.sum(-1) == 0, -1).gather(2, own)
+        return torch.stack([own, other], 2), torch.stack([own, own], 2)
 
     def _combine(
         self,
@@ -352,7 +364,7 @@ class SinkhornAttention(Attention):
         mixed = [mix(sorting, x) for x in (keys, values)]
         if keep is None:
             keep = torch.ones(k.shape[0], sources, block, dtype=torch.bool, device=k.device)
-        filled = pad(keep, (0, 0, 1, 0)).cummax(1).values  # row i: whether a block before i has a key at each offset
+        filled = running_max(pad(keep, (0, 0, 1, 0)), 1)  # row i: whether a block before i has a key at each offset
         return mixed, filled[:, first:], columns
 
 

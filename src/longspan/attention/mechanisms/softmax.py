@@ -20,6 +20,7 @@ from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
 from longspan.attention.layouts.base import cap
+from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.learned_sink import sink_logits, sink_softmax
 from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache
@@ -227,6 +228,12 @@ class SoftmaxAttention(Attention):
 
         return stream_queries(rows, q, rows=32)
 
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
+        if self.options.score == "additive" or self.persistent is not None or not self.plain:
+            return None
+        queries, keys = self._change_queries(q), self._change_keys(k)
+        return SoftmaxMap(queries, keys, self._scale, self.causal, extras.key_mask, extras.bias)
+
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, score = self.shape.heads, self.shape.fused_width, self.options.score
         narrow = self.shape.head_dim
@@ -269,8 +276,8 @@ class SoftmaxAttention(Attention):
             if q.shape[2] == 1 and extras.key_mask is None:
                 return self._decode_family(q, k, v, state, state.family)
             state = state.apart()
-        seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
-        changed = self._change_keys(k, len(state.k))
+        seen = append_mask(state.seen, state.k.count, extras.key_mask, q)
+        changed = self._change_keys(k, state.k.count)
         # Groups of rows share one call of torch's kernel, which reads no bias and no persistent vectors.
         alone = extras.bias is not None or self.persistent is not None
         positional = alone or not self.plain or self.options.score in ("additive", "location")

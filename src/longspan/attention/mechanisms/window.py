@@ -16,6 +16,7 @@ from longspan.attention.base import Cost, Extras, Shape, Supports, readable
 from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
 from longspan.attention.layouts import Band, FirstKeys, ceil_div
 from longspan.attention.layouts.base import cap
+from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.first_tokens import FirstTokens
 from longspan.attention.parts.learned_sink import sink_logits, sink_softmax
@@ -92,6 +93,11 @@ class WindowAttention(SlidingWindow):
     def _sinks(self, first: FirstTokens, start: int) -> tuple[KeySource, ...]:
         """The first tokens as a source for queries from the position `start` on."""
         return (KeySource(FirstKeys(first.at, self.options.window, start), first.k, first.v),)
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
+        options = self.options
+        further = options.sinks or options.softcap is not None or options.learned_sink
+        return None if further else super().factorise(q, k, extras)
 
     def softmax_over(self, q: Tensor, sources: list[KeySource]) -> Tensor:
         return joint(

@@ -13,7 +13,8 @@ from torch import Tensor
 from longspan.attention.base import Attention, Cost, Extras
 from longspan.attention.kernels.linear_scan import scan
 from longspan.attention.kernels.linear_scan.scan import Decay, Map, ScanState
-from longspan.attention.parts.features import FeatureMap, as_feature_map
+from longspan.attention.map_factors import ProductMap, kernel_map
+from longspan.attention.parts.features import ExponentialMap, FeatureMap, as_feature_map
 from longspan.attention.state import State
 from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -59,6 +60,19 @@ class KernelAttention(Attention):
             state=state,
         )
 
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> ProductMap:
+        left, right = features(self.feature_map(), q, own_scale=True), features(self.feature_map(), k)
+        decay = self.decay(q.device)
+        return kernel_map(
+            left,
+            right,
+            causal=self.causal,
+            key_mask=extras.key_mask,
+            epsilon=self.epsilon,
+            normalise=self.normalise,
+            log_decay=None if decay is None else decay.log(),
+        )
+
     def cost(self, queries: int, keys: int) -> Cost:
         heads, feature_map = self.shape.heads, self._probed_map()
         width, values = self.shape.head_dim, self.shape.value_dim
@@ -86,6 +100,24 @@ class KernelAttention(Attention):
 
     def extend_heads(self, q: Queries, k: Keys, v: Values, state: ScanState, extras: Extras) -> tuple[Output, State]:
         return self._causal(q, k, v, self.feature_map(), extras, state)
+
+
+def features(given: Map, x: Tensor, *, own_scale: bool = False) -> Tensor:
+    """φ(x), (batch, heads, length, features), at least float32.
+
+    Exponential features are divided by their largest one, of each row (`own_scale`, for queries) or of the head: it
+    cancels in the map, and they stay finite.
+    """
+    rows = x.flatten(0, 1).to(torch.promote_types(x.dtype, torch.float32))
+    feature_map = as_feature_map(given, rows)
+    if not isinstance(feature_map, ExponentialMap):
+        plain: Tensor = feature_map.features(rows).unflatten(0, x.shape[:2])
+        return plain
+    logs = feature_map.exponents(rows) + feature_map.common(rows)
+    largest = logs.amax(-1, keepdim=True)
+    logs = logs - (largest if own_scale else largest.amax(1, keepdim=True))
+    scaled: Tensor = logs.exp().unflatten(0, x.shape[:2])
+    return scaled
 
 
 def normalised(similarity: Weights, keep: Tensor, epsilon: float = 0.0) -> Weights:

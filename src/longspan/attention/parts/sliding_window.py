@@ -10,6 +10,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
+from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
@@ -106,6 +107,14 @@ class SlidingWindow(Attention):
         heads = [tuple(head for head, used in enumerate(self.dilations) if used == dilation) for dilation in kinds]
         return ByHead(tuple(zip(heads, layouts)))
 
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
+        if self.persistent is not None:
+            return None
+        reach, scale = tuple(self.options.window * dilation for dilation in self.dilations), self.score_scale
+        return SoftmaxMap(
+            q, k, scale, self.causal, extras.key_mask, extras.bias, before=reach, after=reach, steps=self.dilations
+        )
+
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.fused_width
         pairs = self._layout().pairs(heads, queries, keys)
@@ -132,7 +141,7 @@ class SlidingWindow(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: WindowState, extras: Extras, others: tuple[KeySource, ...] = ()
     ) -> tuple[Tensor, WindowState]:
         """The outputs for the next tokens, and the window behind them."""
-        past = len(state.k)
+        past = state.k.count
         seen = append_mask(state.seen, past, extras.key_mask, q, self.reach)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]

@@ -20,6 +20,7 @@ FAMILIES: dict[str, str] = {
     "t5": "longspan.hub.families.t5:T5",
     "longt5": "longspan.hub.families.longt5:LONGT5",
     "vit": "longspan.hub.families.vit:VIT",
+    "deit": "longspan.hub.families.deit:DEIT",
     "reformer": "longspan.hub.families.reformer:REFORMER",
     "modernbert": "longspan.hub.families.modernbert:MODERNBERT",
     "mpnet": "longspan.hub.families.mpnet:MPNET",

@@ -1,5 +1,6 @@
 """`Family`: an architecture of Hugging Face: its configuration as our options, its heads, its tensor names."""
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,6 +86,7 @@ class Family:
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
+    class_heads: Mapping[str, Mapping[str, Sequence[Rule]]] = field(default_factory=dict)  # of classes with other names
     alone: str | None = None  # the class of the body alone, whose names have no prefix; default: the first
     spare: Sequence[str] = ()  # tasks whose heads other classes have too, unused
     output: Sequence[Rule] = ()  # of an output layer that is not tied
@@ -92,6 +94,8 @@ class Family:
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may be copies of other tensors
     tied: bool = True  # the meaning of a missing `tie_word_embeddings`
     ignored: Sequence[str] = ()  # patterns of redundant tensors in old files
+    # Patterns of names that other versions write, with what replaces them, one after the other.
+    spellings: Sequence[tuple[str, str]] = ()
     tokens: Config = field(default_factory=dict)  # defaults for generation
     headed: Config = field(default_factory=dict)  # options of the family's models that have heads for tasks
     labels: int = 2  # default number of labels of a classifier
@@ -161,6 +165,12 @@ class Family:
         named = given.get("id2label")
         return len(named) if named else int(given.get("num_labels", self.labels))
 
+    def spelling(self, name: str) -> str:
+        """The name that rules have for a tensor of a file, which another version may have written."""
+        for pattern, replacement in self.spellings:
+            name = re.sub(pattern, replacement, name)
+        return name
+
     def has_output(self, architecture: str) -> bool:
         """Whether a class has an output layer."""
         return self.speakers is None or architecture in self.speakers
@@ -175,9 +185,10 @@ class Family:
         alone = next(iter(self.architectures)) if self.alone is None else self.alone
         return "" if architecture == alone else self.bases.get(architecture, self.base)
 
-    def rules(self, task: str) -> Sequence[Rule]:
-        """The rules for a head's tensors; none if the family has no such head."""
-        rules = self.heads.get("classify" if task == "regress" else task, ())
+    def rules(self, task: str, architecture: str | None = None) -> Sequence[Rule]:
+        """The rules for a head's tensors in files of a class; none if the family has no such head."""
+        heads = {**self.heads, **self.class_heads.get(architecture or "", {})}
+        rules = heads.get("classify" if task == "regress" else task, ())
         if task != "regress":
             return rules
         return [
@@ -254,6 +265,7 @@ UNSAID = {
     "embedding_dropout",
     "attention_dropout",
     "hidden_dropout",
+    "drop_path",
     "feedforward_chunk",
     # What the decoder starts with, and which tokens are global, are arguments there, of `generate` and of the model.
     "start",

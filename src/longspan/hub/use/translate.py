@@ -45,7 +45,7 @@ def translate(
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
     model, writes = _translator(pretrained), tokenizer_of(pretrained)
-    begin, reads = _begin(pretrained, writes, target), _source_tokenizer(pretrained, writes)
+    begin, reads = _begin(pretrained, writes, target), source_tokenizer(pretrained, writes)
     languages = require_languages(pretrained, writes, source, target, begin)
     if languages is not None:
         reads = reads if source is None else languages.source_tokenizer(reads, source)
@@ -96,7 +96,7 @@ def _check_tokenizers(first: Pretrained, others: Sequence[Pretrained]) -> None:
 
 
 def _reads_with(pretrained: Pretrained) -> Tokenizer:
-    return _source_tokenizer(pretrained, tokenizer_of(pretrained))
+    return source_tokenizer(pretrained, tokenizer_of(pretrained))
 
 
 def _before_separator(pretrained: Pretrained, texts: Sequence[list[int]], begin: list[int]) -> list[list[int]]:
@@ -115,7 +115,7 @@ def _begin(pretrained: Pretrained, tokenizer: Tokenizer, target: str | None) -> 
     return [] if target is not None else begin_of(pretrained, tokenizer)
 
 
-def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
+def source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
     """The target's tokenizer, unless the source has its own vocabulary."""
     if getattr(pretrained.model.options, "source_vocabulary", None) is None:
         return target
@@ -129,4 +129,4 @@ def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
     )
 
 
-__all__ = ["SOURCE_TOKENIZER", "translate"]
+__all__ = ["SOURCE_TOKENIZER", "source_tokenizer", "translate"]

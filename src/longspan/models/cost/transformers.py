@@ -4,15 +4,19 @@ from functools import singledispatch
 
 from torch import nn
 
+from longspan.errors import InvalidInput
 from longspan.models.cost.tally import Tally, activation_width, products, read
 from longspan.models.decoder import Decoder
 from longspan.models.electra import Electra
 from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.series import SeriesTransformer
+from longspan.models.table import TableTransformer
 from longspan.models.transformer import Transformer
+from longspan.models.vision.axial_transformer import AxialTransformer
 from longspan.models.vision.image_decoder import ImageDecoder
 from longspan.models.vision.vit import VisionTransformer
+from longspan.nn.axial_blocks import AxialBlocks
 from longspan.nn.block import Block
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.heads import Masked
@@ -169,6 +173,44 @@ def _(model: ImageDecoder, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, length, context)
     tally.output(model.stack.out_width, model.out.out_features, length)
     tally.notes.append("the length counts tokens: channels of pixels, or pixels with a mixture of logistics")
+
+
+@read.register
+def _(model: AxialTransformer, length: int, tally: Tally) -> None:
+    height, width = model.size
+    if length != height * width:
+        raise InvalidInput(
+            f"the length is the number of pixels, {height} × {width} = {height * width} for this model, not {length}"
+        )
+    for _ in range(model.channels):
+        if model.read_channels is not None and model.exterior is not None:
+            inputs, features = model.read_channels.in_channels, model.read_channels.out_channels
+            tally.add("embedding", 2 * length * 9 * inputs * features, length * inputs)
+            _grid(model.exterior, tally, model.size)
+        _grid(model.outer, tally, model.size)
+        for _ in range(height):
+            pass_through(model.inner, tally, width)
+        tally.output(model.inner.out_width, model.levels, length)
+    if model.channels > 1:
+        tally.notes.append(f"all {model.channels} channels; training reads one of them, so a step costs that part")
+
+
+def _grid(blocks: AxialBlocks, tally: Tally, size: tuple[int, int]) -> None:
+    """Blocks along the rows and the columns of an image."""
+    height, width = size
+    for row, column in blocks.pairs():
+        for _ in range(height):
+            _block(row, tally, width, 0)
+        for _ in range(width):
+            _block(column, tally, height, 0)
+
+
+@read.register
+def _(model: TableTransformer, length: int, tally: Tally) -> None:
+    tally.add("embedding", 0, length * model.options.width)
+    pass_through(model.stack, tally, length)
+    tally.add("output", 0, length * model.stack.out_width)
+    tally.notes.append("the length counts the columns and the token of the row")
 
 
 @read.register
