@@ -14,6 +14,7 @@ from longspan.attention.mechanisms.linformer import LinformerAttention, share_pr
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.models.attention_positions import RotaryLayer, attention_position, attention_positions
+from longspan.models.body_embedding import absolute_position, embedding, position_width, table_width
 from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.block import Block
 from longspan.nn.convolution import SeparableConvolution
@@ -23,7 +24,7 @@ from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.halting import Halting
 from longspan.nn.multihead import QK_NORMS, MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
-from longspan.nn.positions import AbsolutePositions, AxialPositions, LearnedPositions, SinusoidalPositions
+from longspan.nn.positions import AxialPositions, LearnedPositions
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
 from longspan.nn.rotary_scaling import RotaryScaling
@@ -133,55 +134,6 @@ def spread(settings: Sequence[AttentionConfig], layers: int, stack_name: str) ->
     if len(settings) > layers:
         raise InvalidOption(f"{stack_name} has {len(settings)} settings for {layers} layers; give at most one for each")
     return [settings[layer % len(settings)] for layer in range(layers)]
-
-
-def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None) -> TokenEmbedding:
-    """The token embedding, with the positions that are added to it."""
-    width = table_width(options)
-    finished = position_width(options)
-    return TokenEmbedding(
-        vocabulary,
-        width,
-        scale=options.scale,
-        padding=padding,
-        position=absolute_position(options),
-        norm=build_norm(options.norm, finished, options.eps) if options.embedding_norm else None,
-        dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
-        segments=options.segments,
-        out_width=options.width,
-        project=options.embedding_projection,
-        narrow=options.narrow_tokens,
-    )
-
-
-def table_width(options: BodyOptions) -> int:
-    """The width of the table of tokens."""
-    return options.embedding_width or options.width
-
-
-def position_width(options: BodyOptions) -> int:
-    """The width of the tables of positions and segments: that of tokens, unless tokens alone are narrow."""
-    return options.width if options.narrow_tokens else table_width(options)
-
-
-def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
-    """The positions that are added to the embedding, or None if `position` is not of that kind."""
-    width = position_width(options)
-    if options.position == "sinusoidal":
-        return SinusoidalPositions(width)
-    if options.position in ("learned", "learned_relative"):
-        if options.max_length is None:
-            raise InvalidOption("learned positions are a table: give max_length, the longest text")
-        return LearnedPositions(options.max_length, width, offset=options.position_offset)
-    if options.position == "axial":
-        if options.axes is None or options.axis_widths is None or sum(options.axis_widths) != width:
-            raise InvalidOption(f"axial positions need axes, and axis_widths that add up to the width {width}")
-        return AxialPositions(options.axes, options.axis_widths)
-    if options.position == "axial_sum":
-        if options.axes is None:
-            raise InvalidOption("axial_sum positions need axes, the sides of the grid")
-        return AxialPositions(options.axes, [width] * len(options.axes), summed=True)
-    return None
 
 
 def build_stack(
@@ -303,6 +255,11 @@ def build_block(
     change: nn.Module | None = None,
 ) -> Block:
     """One block; `change` replaces the feed-forward layer."""
+    for name, value in (("parallel", options.parallel), ("summary_block", options.summary_block)):
+        if value:
+            raise Unsupported(f"{stack_name}: the blocks of this model have no {name}; leave it out")
+    if not options.first_norm:
+        raise Unsupported(f"{stack_name}: all layers of this model are one block, so the first one has its norm too")
     position = attention_position(options, options.key_dim or _head_dim(options), causal)
     mixer = _mixer(options, setting, f"{stack_name} self-attention", causal=causal, position=position)
     reader = None if cross is None else _reader(options, cross, f"{stack_name} cross-attention", cross_length)

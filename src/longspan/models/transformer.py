@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.attention.devices import host_may_read
 from longspan.config import option
-from longspan.errors import InvalidInput
+from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Source, Streams, TextHeads, TextStates, shift_right
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
@@ -72,6 +72,8 @@ class Transformer(Headed, EncoderDecoder, TextHeads, TextStates):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         source_vocabulary = options.source_vocabulary or options.vocabulary
         shared = options.tied if options.shared_embedding is None else options.shared_embedding
+        if options.shared_embedding and source_vocabulary != options.vocabulary:
+            raise InvalidOption("shared_embedding is one matrix for both sides; leave out source_vocabulary")
         shared = shared and source_vocabulary == options.vocabulary
         reading = replace(options, max_length=options.source_length or options.max_length)
         self.target = self._embed(options, options.vocabulary, options.padding)

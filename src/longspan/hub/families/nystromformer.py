@@ -11,7 +11,7 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.errors import Unsupported
 from longspan.hub.families.base import Config, Family, Field
-from longspan.hub.families.bert import BODY, FIELDS, FIXED, classifier_dropout, restore, token_head
+from longspan.hub.families.bert import BERT, BODY, FIELDS, FIXED, classifier_dropout, restore, token_head
 from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
@@ -89,12 +89,7 @@ NYSTROMFORMER = Family(
         rename("stack.blocks.*.mixer.mechanism.filters", "encoder.layer.*.attention.self.conv.weight", shape=_column),
     ),
     heads={
-        "masked": (
-            rename("heads.masked.dense", "cls.predictions.transform.dense"),
-            rename("heads.masked.norm", "cls.predictions.transform.LayerNorm"),
-            rename("heads.masked.bias", "cls.predictions.bias"),
-            rename("heads.masked.weight", "cls.predictions.decoder.weight"),
-        ),
+        "masked": BERT.heads["masked"],
         "classify": (
             rename("heads.classify.dense", "classifier.dense"),
             rename("heads.classify.out", "classifier.out_proj"),
@@ -103,12 +98,9 @@ NYSTROMFORMER = Family(
         "tag": token_head("tag", "classifier"),
         "span": token_head("span", "qa_outputs"),
     },
-    ties={
-        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    untied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
-    instead={"cls.predictions.bias": "cls.predictions.decoder.bias"},
+    ties=BERT.ties,
+    untied=BERT.untied,
+    instead=BERT.instead,
     ignored=(r".*embeddings\.(position_ids|token_type_ids)",),
     adjust=_adjust,
     restore=_restore,

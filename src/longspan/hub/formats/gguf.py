@@ -193,8 +193,8 @@ def _by_head(tensor: Tensor, heads: int, where: str) -> Tensor:
     """The rows of all queries, keys and values as those of the first head, then of the second, and so on."""
     if not tensor.dim() or tensor.shape[0] % (3 * heads):
         raise InvalidInput(f"{where} has no rows for queries, keys and values of {heads} heads")
-    by_kind: Tensor = tensor.unflatten(0, (3, heads, -1))
-    return by_kind.transpose(0, 1).flatten(0, 2)
+    rows: Tensor = tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+    return rows
 
 
 # Experts
