@@ -79,7 +79,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 39},
     "nystromformer": {"num_landmarks": 4, "segment_means_seq_len": LENGTH},
     "reformer": {
-        "is_decoder": True,
+        "is_decoder": False,
         "attn_layers": ["local", "lsh"],
         "attention_head_size": 8,
         "axial_pos_embds": False,
@@ -146,7 +146,7 @@ class Trial:
         else:
             ours, theirs = self.model.outputs(self.ids)["masked"], self.theirs(self.ids).logits
         gap = (ours - theirs).abs().max().item() / max(1.0, theirs.abs().max().item())
-        return "yes" if gap < 1e-8 else "no"
+        return "yes" if gap < 1e-6 else "no"
 
     @torch.no_grad()
     def generate(self) -> str:
@@ -253,7 +253,7 @@ What works for each family of Hugging Face, tried on small random models. This p
 
 - **load**: every tensor of their file is used, and none is missing.
 - **save**: the file that we write has their names and bits.
-- **logits**: equal to theirs in float64 to 1e-8, with windows that are shorter than the text.
+- **logits**: equal to theirs to 1e-6, with windows that are shorter than the text.
 - **generate**: the same tokens as their `generate`, greedy; – has no generation.
 - **audit**: what `longspan.audit` measured on the loaded model: no leak from later tokens (causal),
   none from masked ones (padding).
