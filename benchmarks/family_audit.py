@@ -10,8 +10,9 @@ import json
 import math
 import platform
 import sys
+import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,17 @@ def cell(result: dict[str, Any] | None) -> str:
 
 
 def page(record: dict[str, Any]) -> str:
-    rows, leaks, refused = [], [], []
+    rows, leaks, raised = [], [], []
+    refused: dict[str, list[str]] = {}
     for key, result in record["families"].items():
         family, implementation = key.split(" ")
         if "refused" in result:
-            refused.append(f"- `{family}`, {implementation}: {result['refused']}")
+            refused.setdefault(_reason(result["refused"], implementation), []).append(f"`{family}`")
             continue
         rows.append(f"| `{family}` | {implementation} | {' | '.join(cell(result.get(name)) for name in CHECKS)} |")
+        for name, found in result.items():
+            if found["detail"].startswith(("raised", "at length")) and found["verdict"] == "not measured":
+                raised.append(f"- `{family}` ({implementation}), {name}: {found['detail']}")
         bad = [name for name in ("causality", "padding right", "padding left", "more padding") if _fails(result, name)]
         leaks += [
             f"- `{family}` ({implementation}), {name}: {result[name]['detail'] or cell(result[name])}" for name in bad
@@ -208,22 +213,53 @@ def page(record: dict[str, Any]) -> str:
             "  by `position_ids` without a cache, with the default cache, with a mask of ones, and by",
             "  `cu_seq_lens_q` and `cu_seq_lens_k` alone.",
             "",
+            *_wrapped(_summary(record["families"])),
+            "",
             head,
             *rows,
             "",
             "## Leaks besides packing",
             "",
-            *(leaks or ["None."]),
+            *(_wrapped(leaks) or ["None."]),
+            "",
+            "## Raised an error",
+            "",
+            *(_wrapped(raised) or ["None."]),
             "",
             "## Not built",
             "",
-            *(refused or ["All families were built."]),
+            *(_wrapped(f"- {reason}: {', '.join(names)}" for reason, names in refused.items())),
             "",
             "To audit one yourself: write a function that returns the model, and run",
             "`longspan audit mymodule:function --causal --padding --packing`.",
             "",
         ]
     )
+
+
+def _summary(results: dict[str, dict[str, Any]]) -> list[str]:
+    """How many families leak in each column."""
+    lines = []
+    for name in CHECKS:
+        measured = {
+            key.split(" ")[0]: _fails(result, name) for key, result in results.items() if _decided(result, name)
+        }
+        bad = [family for family, fails in measured.items() if fails]
+        which = f": {', '.join(f'`{family}`' for family in bad)}" if 0 < len(bad) <= 6 else ""
+        lines.append(f"- {name}: {len(bad)} of {len(measured)} families leak{which}.")
+    return lines
+
+
+def _decided(result: dict[str, Any], name: str) -> bool:
+    return name in result and result[name]["verdict"] != "not measured"
+
+
+def _reason(text: str, implementation: str) -> str:
+    return f"no {implementation}" if "does not support an attention implementation" in text else text
+
+
+def _wrapped(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in textwrap.wrap(text, 98, subsequent_indent="  ")]
 
 
 def _fails(result: dict[str, Any], name: str) -> bool:

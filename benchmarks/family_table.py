@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from longspan import decode, hub
 from longspan.audit import Claims, Reading
 from longspan.audit.behaviour import causal_perturbation, padding_content
+from longspan.audit.external import ModelSubject
 from longspan.audit.targets import subjects_of
 from longspan.errors import LongspanError
 from longspan.hub import Pretrained, families
@@ -78,7 +79,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 39},
     "nystromformer": {"num_landmarks": 4, "segment_means_seq_len": LENGTH},
     "reformer": {
-        "is_decoder": True,
+        "is_decoder": False,
         "attn_layers": ["local", "lsh"],
         "attention_head_size": 8,
         "axial_pos_embds": False,
@@ -145,7 +146,7 @@ class Trial:
         else:
             ours, theirs = self.model.outputs(self.ids)["masked"], self.theirs(self.ids).logits
         gap = (ours - theirs).abs().max().item() / max(1.0, theirs.abs().max().item())
-        return "yes" if gap < 1e-8 else "no"
+        return "yes" if gap < 1e-6 else "no"
 
     @torch.no_grad()
     def generate(self) -> str:
@@ -156,10 +157,9 @@ class Trial:
         theirs = self.theirs.generate(self.ids, attention_mask=torch.ones_like(self.ids), **fixed)[:, -NEW:].tolist()
         if isinstance(self.model, EncoderDecoder):
             begin = self.theirs.config.decoder_start_token_id
-            results = decode.generate(self.model, [[begin]] * 2, source=rows, max_new=NEW)
+            ours = decode.generate(self.model, [[begin]] * 2, source=rows, max_new=NEW).tokens
         else:
-            results = decode.generate(self.model, rows, max_new=NEW)
-        ours = [list(result.tokens)[-NEW:] for result in results]
+            ours = decode.generate(self.model, rows, max_new=NEW).tokens
         return "yes" if ours == theirs else "no"
 
     def audit(self) -> str:
@@ -168,7 +168,11 @@ class Trial:
         causal = isinstance(self.model, CausalModel)
         reading = Reading(length=16, kind="tokens", mask="key_mask", vocabulary=38)
         (subject,) = subjects_of(self.model, Claims(causal=causal, padding=True), name=self.name, reading=reading)
+        assert isinstance(subject, ModelSubject)
         subject.long_length = None
+        padding = getattr(self.model.options, "padding", None)
+        if padding is not None:  # no text has this token
+            subject.tokens = subject.tokens[subject.tokens != padding]
         found = {"padding": padding_content(subject).verdict}
         if causal:
             found = {"causal": causal_perturbation(subject).verdict, **found}
@@ -199,7 +203,7 @@ class Trial:
         graph = main_graph(self.model)
         limits = {"batch": 64, "length": 40, "target": 40, "source": 40}
         try:
-            program = trace(graph, graph.sample(3, 11, seed=0), {}, limits).module()
+            program = trace(graph, graph.sample(3, 29, seed=0), {}, limits).module()
 
             def run(inputs: Values) -> Values:
                 with torch.no_grad():
@@ -249,7 +253,7 @@ What works for each family of Hugging Face, tried on small random models. This p
 
 - **load**: every tensor of their file is used, and none is missing.
 - **save**: the file that we write has their names and bits.
-- **logits**: equal to theirs in float64 to 1e-8, with windows that are shorter than the text.
+- **logits**: equal to theirs to 1e-6, with windows that are shorter than the text.
 - **generate**: the same tokens as their `generate`, greedy; – has no generation.
 - **audit**: what `longspan.audit` measured on the loaded model: no leak from later tokens (causal),
   none from masked ones (padding).

@@ -218,7 +218,7 @@ class EtcModel(Headed, SentenceHeads):
             sentences = sentences.masked_fill(~key_mask, -1)
         sentences = sentences.clamp_max(self.options.global_tokens - 2)
         count = max(1, int(sentences.max()) + 1)
-        numbers = torch.arange(-1, count, device=ids.device).expand(len(ids), -1)  # -1: the whole text
+        numbers = torch.arange(-1, count, device=ids.device).expand(ids.shape[0], -1)  # -1: the whole text
         present = numbers <= sentences.amax(1, keepdim=True)
         tokens, short = self(
             ids,

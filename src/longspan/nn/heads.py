@@ -234,7 +234,7 @@ def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch 
         return x.masked_fill(~key_mask[..., None], -torch.inf).amax(1)
     index = torch.arange(x.shape[1], device=x.device)
     chosen = (index * key_mask).argmax(1) if how == "last" else key_mask.int().argmax(1)
-    return x[torch.arange(len(x), device=x.device), chosen]
+    return x[torch.arange(x.shape[0], device=x.device), chosen]
 
 
 def build_head(

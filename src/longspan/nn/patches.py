@@ -62,7 +62,7 @@ class PatchEmbedding(nn.Module):
         patches = self.cut(images)
         x = self.linear(patches.flatten(1, 2))
         if self._extra():
-            x = torch.cat([torch.stack(self._extra()).expand(len(x), -1, -1), x], 1)
+            x = torch.cat([torch.stack(self._extra()).expand(x.shape[0], -1, -1), x], 1)
         if self.position is not None:
             x = x + self.positions((patches.shape[1], patches.shape[2]))
         out: Tensor = self.dropout(x)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+LONGEST = 1 << 32  # positions that a sort in an exported program takes; values must be below 2^31
 DOUBLINGS = 24  # an exported program takes the maximum over up to 2^24 positions
 
 
@@ -46,9 +47,9 @@ def stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
     if not torch.compiler.is_exporting():
         value, order = x.sort(dim=-1, stable=True)
         return value, order
-    length = x.shape[-1]
-    key, order = (x * length + torch.arange(length, device=x.device)).sort(dim=-1)  # no two are equal
-    return key // length, order
+    key = x * LONGEST + torch.arange(x.shape[-1], device=x.device)  # no two are equal
+    key, order = key.sort(dim=-1)
+    return key // LONGEST, order
 
 
 def shift(x: Tensor, by: int, value: int) -> Tensor:

@@ -197,7 +197,7 @@ class SoftmaxAttention(Attention):
     def _last_row(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """One query for each head, which reads every key; key heads are not repeated for the queries that share one."""
         heads = k.shape[1]
-        grouped = q.reshape(len(q), heads, -1, q.shape[3])  # the queries that read one key head, as rows
+        grouped = q.reshape(q.shape[0], heads, -1, q.shape[3])  # the queries that read one key head, as rows
         if keep is None and self.plain:
             out = sdpa.attend(grouped, k, v, scale=self._scale)
         else:

@@ -46,7 +46,7 @@ def sources(attention: "Attention", q: Tensor) -> list[KeySource]:
     """The persistent keys and values as a source for the queries q; none if the mechanism has none."""
     if attention.persistent is None:
         return []
-    keys, values = (x.expand(len(q), -1, -1, -1) for x in attention.persistent.vectors(q))
+    keys, values = (x.expand(q.shape[0], -1, -1, -1) for x in attention.persistent.vectors(q))
     return [KeySource(Dense(), keys, values)]
 
 

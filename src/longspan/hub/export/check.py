@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from longspan.errors import Unsupported
-from longspan.hub.export.decoding import Prefill, Run, Step, positions_of
+from longspan.hub.export.decoding import ROOM, Prefill, Run, Step, positions_of
 from longspan.hub.export.graphs import Graph, Values
 
 LIMITS = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-STEPS = 3  # tokens that are read one by one after a prompt
+STEPS = ROOM - 1  # tokens that are read one by one after a prompt
 
 
 @dataclass(frozen=True)

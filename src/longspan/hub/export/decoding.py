@@ -25,6 +25,7 @@ from longspan.nn.stack import StackState
 
 Run = Callable[[Values], Values]  # a program
 CANNOT = "the state of this attention cannot be exported"
+ROOM = 4  # tokens that may follow a prompt
 SOURCE = 5  # tokens of the source with which an encoder–decoder's state is probed
 
 
@@ -135,7 +136,8 @@ class Prefill(DecodingGraph):
     def sample(self, batch: int, length: int, seed: int) -> Values:
         if not self.model.reads_source:
             return random_text(self.model, batch, length, seed)
-        prompt = random_text(self.model, batch, max(2, length - 3), seed + 1)
+        room = length if self.model.max_length is None else self.model.max_length - ROOM
+        prompt = random_text(self.model, batch, max(2, min(length - 3, room)), seed + 1)
         return (*random_text(self.model, batch, length, seed, source=True), prompt[0], torch.ones_like(prompt[1]))
 
     def forward(self, *inputs: Tensor) -> Values:
@@ -295,4 +297,4 @@ def _numbers(value: Any, path: str = "") -> Iterator[str]:
             yield from _numbers(item, f"{path}.{field.name}")
 
 
-__all__ = ["Entry", "Prefill", "Run", "StateLayout", "Step", "positions_of"]
+__all__ = ["ROOM", "Entry", "Prefill", "Run", "StateLayout", "Step", "positions_of"]

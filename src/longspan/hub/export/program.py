@@ -17,7 +17,7 @@ from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupporte
 from longspan.hub import sidecar_files
 from longspan.hub.export import check, onnx_files
 from longspan.hub.export.check import Comparison
-from longspan.hub.export.decoding import Prefill, Run, StateLayout, Step
+from longspan.hub.export.decoding import ROOM, Prefill, Run, StateLayout, Step
 from longspan.hub.export.graphs import Graph, Values, main_graph
 from longspan.hub.export.trace import MOST_BATCH, MOST_LENGTH, trace
 from longspan.hub.load_checkpoint import load
@@ -166,6 +166,7 @@ class _Job:
 
     def _trace(self, graph: Graph) -> ExportedProgram:
         self.report(f"tracing {graph.name}")
+        self.graphs[graph.name] = graph
         (shape,) = self._shapes(TRACED)
         example = graph.sample(*shape, seed=0)
         limits = {"batch": MOST_BATCH, "length": self.most, "past": max(1, self.most - 1)}
@@ -174,13 +175,14 @@ class _Job:
             limits["target"] = self.model.max_length or MOST_LENGTH
             limits["past"] = max(1, limits["target"] - 1)
         limits["source"] = self.most
-        self.graphs[graph.name], self.programs[graph.name] = graph, trace(graph, example, self.fixed, limits)
+        self.programs[graph.name] = trace(graph, example, self.fixed, limits)
         return self.programs[graph.name]
 
     def _shapes(self, *shapes: tuple[int, int]) -> list[tuple[int, int]]:
-        """Batches and lengths that the model holds, or those that were given."""
+        """Batches and lengths that the model holds, or those that were given; prompts leave room for some steps."""
+        room = ROOM if "prefill" in self.graphs else 0
         sizes = [
-            (self.fixed.get("batch", batch), self.fixed.get("length", min(length, self.most)))
+            (self.fixed.get("batch", batch), self.fixed.get("length", min(length, max(1, self.most - room))))
             for batch, length in shapes
         ]
         return list(dict.fromkeys(sizes))
