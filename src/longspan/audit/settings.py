@@ -13,14 +13,12 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": (
         *({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
         {"learned_sink": True},
-        {"scale": 0.4, "softcap": 2.0},
     ),
     "window": (
         {"window": 5},
         {"window": 3, "dilation": 2},
         {"window": 2, "dilation": (1, 3)},
-        {"window": 4, "sinks": 3},
-        {"window": 3, "learned_sink": True},
+        {"window": 4, "sinks": 3, "learned_sink": True},
         {"window": 4, "scale": 0.4, "softcap": 2.0},
     ),
     "longformer": ({"window": 5, "capacity": 4}, {"window": 2, "dilation": (1, 3), "capacity": 4}),

@@ -19,7 +19,7 @@ def print_models(rows: list[dict[str, Any]]) -> None:
 
 def print_presets(rows: list[dict[str, Any]]) -> None:
     """Print one line per preset, with the parameter count its paper prints."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)  # five columns within 80 characters
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows))
     table.add_column("model", no_wrap=True)
     table.add_column("params", no_wrap=True, justify="right")

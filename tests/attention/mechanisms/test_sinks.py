@@ -128,6 +128,42 @@ def test_grouped_queries_read_a_learned_sink_step_by_step():
     assert state.k.value.shape[1] == 2
 
 
+COMBINED = [
+    ("softmax", {"scale": 0.4, "softcap": 1.5}),
+    ("softmax", {"softcap": 1.5, "learned_sink": True}),
+    ("window", {"window": 4, "sinks": 3}),
+    ("window", {"window": 4, "learned_sink": True}),
+    ("window", {"window": 4, "sinks": 3, "softcap": 1.5, "learned_sink": True}),
+    ("window", {"window": 3, "dilation": 2, "softcap": 1.5, "learned_sink": True}),
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name,options", COMBINED, ids=str)
+def test_the_fast_path_and_decoding_are_the_definition(name: str, options: dict, masked: bool):
+    attention = build(name, heads=3, head_dim=4, causal=True, **options).double()
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    for length in (1, 3, 45):
+        q, k, v = (x.requires_grad_() for x in heads(length))
+        mask = torch.rand(2, length) > 0.3 if masked else None
+        inputs = [q, k, v, *attention.parameters()]
+        out, expected = attention(q, k, v, key_mask=mask), attention.reference(q, k, v, key_mask=mask)
+        torch.testing.assert_close(out, expected)
+        slopes = [torch.autograd.grad(x.square().sum(), inputs) for x in (out, expected)]
+        for own, other in zip(*slopes):
+            torch.testing.assert_close(own, other)
+        state, parts = attention.start(2), []
+        with torch.no_grad():
+            for begin, end in ((0, length // 2), (length // 2, length // 2 + 1), (length // 2 + 1, length)):
+                if end > begin:
+                    new = [x[:, :, begin:end] for x in (q, k, v)]
+                    key_mask = None if mask is None else mask[:, begin:end]
+                    part, state = attention.extend(*new, state, key_mask=key_mask)
+                    parts.append(part)
+        torch.testing.assert_close(torch.cat(parts, 2), out.detach())
+
+
 @pytest.mark.parametrize("options", [{"softcap": 1.5, "scale": 0.7}, {"softcap": 1.5, "learned_sink": True}], ids=str)
 @pytest.mark.parametrize("name", ["softmax", "window"])
 def test_many_scores_go_in_chunks(monkeypatch: pytest.MonkeyPatch, name: str, options: dict):

@@ -14,8 +14,8 @@ from tests.hub.transformers_interface.families import (
     run,
     texts,
 )
-from torch.overrides import TorchFunctionMode
 
+from longspan.audit.counting import LargestTensor
 from longspan.hub import register
 from longspan.hub.transformers_interface import mask_codes
 
@@ -81,6 +81,10 @@ def test_the_smaller_of_two_windows_counts() -> None:
     assert largest(run(model, "longspan:window?window=100", ids).logits, theirs) < 1e-5
     assert largest(run(model, f"longspan:window?window={WINDOW - 1}", ids).logits, theirs) < 1e-5
     assert largest(run(model, f"longspan:window?window={WINDOW - 2}", ids).logits, theirs) > 0.05
+    model.set_attn_implementation("longspan:window?dilation=2&window=9")  # reads one key, two tokens back
+    assert {tuple(row.nonzero()[:, 0].tolist()) for row in weights(model, ids)[0][0, 0]} == {
+        (0,), (1,), *((i - 2, i) for i in range(2, LENGTH))
+    }  # fmt: skip
 
 
 def test_a_bias_by_distance() -> None:
@@ -230,18 +234,6 @@ def test_weights_sum_to_one(kind: str) -> None:
 # Memory
 
 
-class Largest(TorchFunctionMode):
-    """The most elements of any tensor that a torch function returns."""
-
-    elements = 0
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = function(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self.elements = max(self.elements, out.untyped_storage().nbytes() // out.element_size())
-        return out
-
-
 @pytest.mark.parametrize("kind", ["longspan:linear", "longspan:window?window=64"])
 @pytest.mark.parametrize("name", ["gpt2_long", "bert_long"])
 def test_no_tensor_of_queries_times_keys(name: str, kind: str) -> None:
@@ -250,10 +242,10 @@ def test_no_tensor_of_queries_times_keys(name: str, kind: str) -> None:
     model = long_model(name)
     ids, mask = torch.ones(1, length, dtype=torch.long), torch.ones(1, length, dtype=torch.long)
     mask[0, 0] = 0
-    with Largest() as seen:
+    with LargestTensor() as seen:
         run(model, kind, ids, attention_mask=mask)
     assert 0 < seen.elements < length * length // 8
-    with Largest() as seen:
+    with LargestTensor() as seen:
         run(model, "eager", ids, attention_mask=mask)
     assert seen.elements >= length * length
 
@@ -261,6 +253,7 @@ def test_no_tensor_of_queries_times_keys(name: str, kind: str) -> None:
 def long_model(name: str) -> Any:
     from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
+    register()
     small: dict[str, Any] = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     if name == "bert_long":
         return BertModel(BertConfig(**small, intermediate_size=16, max_position_embeddings=4096)).eval()

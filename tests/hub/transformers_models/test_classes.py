@@ -256,6 +256,18 @@ def test_generation_with_other_models(kind: str) -> None:
     assert shell.generate(ids(), **GREEDY).shape == (2, 14)
 
 
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_padding_on_the_right_changes_nothing(kind: str) -> None:
+    """As batches of training have it, also for models that take no mask."""
+    shell, mask = to_transformers(of_kind(kind).eval()), torch.ones(2, 9, dtype=torch.long)
+    mask[0, 5:] = 0
+    labels = ids().masked_fill(mask == 0, -100)
+    with torch.no_grad():
+        batch = shell(ids(), attention_mask=mask, labels=labels)
+        assert near(batch.logits[:1, :5], shell(ids()[:1, :5]).logits)
+    assert batch.loss.isfinite()
+
+
 def test_states_have_the_size_of_their_mechanism() -> None:
     """Of a window of 5 and of linear attention: the same after 20 and after 40 tokens; of softmax it grows."""
     sizes = {}

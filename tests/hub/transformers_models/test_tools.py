@@ -267,5 +267,7 @@ def test_a_folder_with_its_tokenizer(tmp_path: Path, tokenizer: Any) -> None:
     decoder(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     assert AutoModelForCausalLM.from_pretrained(tmp_path).config.vocab_size == len(tokenizer)
+    wrapped = to_transformers(tmp_path).config
+    assert (wrapped.pad_token_id, wrapped.eos_token_id) == (tokenizer.pad_token_id, tokenizer.eos_token_id)
     write = pipeline("text-generation", model=str(tmp_path), device="cpu")
     assert write.tokenizer("the cat")["input_ids"] == tokenizer("the cat")["input_ids"]

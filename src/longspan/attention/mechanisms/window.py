@@ -70,7 +70,7 @@ class WindowAttention(SlidingWindow):
 
     @property
     def score_scale(self) -> float:
-        return super().score_scale if self.options.scale is None else self.options.scale
+        return float(self.shape.head_dim**-0.5) if self.options.scale is None else self.options.scale
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         scores = torch.einsum("bhid,bhjd->bhij", q, k) * self.score_scale

@@ -193,7 +193,8 @@ def _by_head(tensor: Tensor, heads: int, where: str) -> Tensor:
     """The rows of all queries, keys and values as those of the first head, then of the second, and so on."""
     if not tensor.dim() or tensor.shape[0] % (3 * heads):
         raise InvalidInput(f"{where} has no rows for queries, keys and values of {heads} heads")
-    return tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+    by_kind: Tensor = tensor.unflatten(0, (3, heads, -1))
+    return by_kind.transpose(0, 1).flatten(0, 2)
 
 
 # Experts
@@ -298,7 +299,7 @@ def _write_metadata(writer: Any, record: Mapping[str, Any], options: Any, archit
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_freq_base(float(record["rope_theta"]))
-    scaling = gguf_rope.write_scaling(options.rotary_scaling or _full_scaling(options), options.max_length)
+    scaling = gguf_rope.write_scaling(options.rotary_scaling or _full_scaling(options))
     entries = {f"rope.scaling.{key}": value for key, value in scaling.items()}
     for key, value in {**entries, **architecture.write(record)}.items():
         _add(writer, f"{architecture.name}.{key}", value)

@@ -91,7 +91,7 @@ def _usual_amplitude(factor: float, original: int) -> float:
     )
 
 
-def write_scaling(scaling: RotaryScaling | None, longest: int) -> dict[str, Any]:
+def write_scaling(scaling: RotaryScaling | None) -> dict[str, Any]:
     """Metadata behind `….rope.scaling.`; divisors are tensors (`divisor_tensors`)."""
     if scaling is None or scaling.kind == "llama3":
         return {}

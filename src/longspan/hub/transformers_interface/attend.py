@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from longspan import config
 from longspan.attention.base import Attention, share_heads
+from longspan.attention.mechanisms.window import WindowAttention
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.transformers_interface import dense, mask_codes
 from longspan.hub.transformers_interface.global_projections import PROJECTIONS, project
@@ -109,7 +111,9 @@ def _heads(
     else:
         causal = mask is None and is_causal(module, given) and not is_cross(module)
         texts = torch.ones(len(k), k.shape[2], dtype=torch.long, device=k.device)
-        seen, own = Seen(texts, causal, given.get("sliding_window") if mask is None else None), mask
+        window = given.get("sliding_window") if mask is None else None
+        window = window - 1 if window and not causal else window  # which counts the query, as a mask's does not
+        seen, own = Seen(texts, causal, window), mask
     if len(seen.texts) != len(k):
         seen = replace(seen, texts=seen.texts.expand(len(k), -1))
     filled = seen.keys
@@ -139,13 +143,10 @@ def _choose(implementation: Implementation, module: nn.Module, heads: Heads, cro
     ):
         chosen = SOFTMAX
     elif seen.window is not None and not cross:
-        reach = seen.window - 1 if seen.causal else seen.window
-        if implementation.mechanism == "window":
-            reach = min(reach, implementation.options.get("window", kind.Options().window))  # type: ignore[attr-defined]
-        chosen = Implementation("window", {**_dilation(implementation), "window": reach}) if reach else None
+        chosen = _window(implementation, seen.window - 1 if seen.causal else seen.window)
     if chosen is None or extra.names:
         return None
-    if chosen.mechanism == "softmax" and not chosen.options and not _plain(heads):
+    if _is_plain_softmax(chosen) and not _plain(heads):
         return None
     if extra.bias is not None and not chosen.kind.supports.bias:
         raise Unsupported(
@@ -160,13 +161,22 @@ def _choose(implementation: Implementation, module: nn.Module, heads: Heads, cro
     return chosen
 
 
-def _dilation(implementation: Implementation) -> dict[str, Any]:
-    options = implementation.options if implementation.mechanism == "window" else {}
-    return {key: value for key, value in options.items() if key == "dilation"}
+def _window(implementation: Implementation, reach: int) -> Implementation | None:
+    """The window of a sliding layer, `reach` tokens to each side; a smaller one if that is the mechanism."""
+    if implementation.mechanism != "window":
+        return Implementation("window", {"window": reach}) if reach else None
+    own = config.make(WindowAttention.Options, implementation.options, "window")
+    farthest = max(own.dilation) if isinstance(own.dilation, tuple) else own.dilation
+    width = min(own.window, reach // farthest)
+    return Implementation("window", {**implementation.options, "window": width}) if width else None
+
+
+def _is_plain_softmax(implementation: Implementation) -> bool:
+    return implementation.mechanism == "softmax" and not implementation.options
 
 
 def _plain(heads: Heads) -> bool:
-    """Whether `softmax` computes it without queries × keys: no bias or dropout, and a whole text or a single step."""
+    """Whether `softmax` computes it without queries × keys: no bias or window, and a whole text or a single step."""
     whole = not heads.past or heads.queries == 1
     return heads.extra.bias is None and heads.seen.window is None and whole
 
@@ -177,7 +187,7 @@ class _Run:
     def __init__(self, implementation: Implementation, module: nn.Module, heads: Heads, cross: bool) -> None:
         self.name, self.heads, self.cross = implementation.name, heads, cross
         # A single step of exact attention reads every key: nothing is in its future.
-        one_step = implementation.mechanism == "softmax" and bool(heads.past) and heads.queries == 1
+        one_step = _is_plain_softmax(implementation) and bool(heads.past) and heads.queries == 1
         self.causal = heads.seen.causal and not one_step
         self.past = heads.past if self.causal else 0
         self.mechanism: Attention = mechanism_of(

@@ -1,5 +1,6 @@
 """The mechanism of a layer: built from the implementation's name, or attached to the layer with weights of its own."""
 
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,33 +18,28 @@ ATTACHED = "longspan"  # the name of an attached mechanism within its layer
 HIDDEN = "longspan_hidden"  # the hidden states of the current pass, for mechanisms that read them
 
 
-def make(
-    implementation: Implementation,
-    *,
-    heads: int,
-    head_dim: int,
-    value_dim: int,
-    causal: bool,
-    max_length: int | None,
-    dropout: float,
-    layer: int,
-) -> Attention:
+@dataclass(frozen=True)
+class Sizes:
+    """A layer, as its mechanism must know it."""
+
+    heads: int
+    head_dim: int
+    value_dim: int
+    causal: bool
+    max_length: int | None = None
+    dropout: float = 0.0
+
+
+def make(implementation: Implementation, sizes: Sizes, layer: int = 0) -> Attention:
     """The mechanism of a layer; what is drawn at random depends on nothing but the name and the layer's number."""
+    causal = sizes.causal
     _refuse(implementation, causal)
-    most = max_length if implementation.max_length is None else implementation.max_length
-    with torch.random.fork_rng(devices=[]):
+    if implementation.max_length is not None:
+        sizes = replace(sizes, max_length=implementation.max_length)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):  # it may be used in training later
         torch.manual_seed(layer)
         try:
-            mechanism = build(
-                implementation.mechanism,
-                heads=heads,
-                head_dim=head_dim,
-                value_dim=value_dim,
-                causal=causal,
-                max_length=most,
-                dropout=dropout,
-                **implementation.options,
-            )
+            mechanism = build(implementation.mechanism, **asdict(sizes), **implementation.options)
         except InvalidOption as error:
             if "give max_length" not in str(error):
                 raise
@@ -82,21 +78,8 @@ def keeps_weights(implementation: Implementation) -> bool:
 
 def kind_at(implementation: Implementation, causal: bool) -> Attention:
     """The mechanism at some small size, to ask what it supports."""
-    return make(
-        implementation,
-        heads=_heads(implementation),
-        head_dim=8,
-        value_dim=8,
-        causal=causal,
-        max_length=4096,
-        dropout=0.0,
-        layer=0,
-    )
-
-
-def _heads(implementation: Implementation) -> int:
-    """Options may have one number per head."""
-    return max([len(value) for value in implementation.options.values() if isinstance(value, (tuple, list))], default=2)
+    per_head = [len(value) for value in implementation.options.values() if isinstance(value, (tuple, list))]
+    return make(implementation, Sizes(max(per_head, default=2), 8, 8, causal, max_length=4096))
 
 
 def _refuse(implementation: Implementation, causal: bool) -> None:
@@ -119,30 +102,13 @@ def _refuse(implementation: Implementation, causal: bool) -> None:
 
 @lru_cache(maxsize=256)
 def _built(
-    implementation: Implementation,
-    heads: int,
-    head_dim: int,
-    value_dim: int,
-    causal: bool,
-    max_length: int | None,
-    dropout: float,
-    layer: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    implementation: Implementation, sizes: Sizes, layer: int, dtype: torch.dtype, device: torch.device
 ) -> Attention:
-    mechanism = make(
-        implementation,
-        heads=heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        causal=causal,
-        max_length=max_length,
-        dropout=dropout,
-        layer=layer,
-    )
+    mechanism = make(implementation, sizes, layer)
     if keeps_weights(implementation):
         raise Unsupported(needs_a_home(implementation))
-    return mechanism.to(device=device, dtype=dtype).train(dropout > 0)
+    with torch.inference_mode(False):
+        return mechanism.to(device=device, dtype=dtype).train(sizes.dropout > 0)
 
 
 def needs_a_home(implementation: Implementation) -> str:
@@ -172,8 +138,8 @@ def mechanism_of(
             )
         attached.dropout = dropout
         return attached
-    sizes = (q.shape[1], q.shape[3], value_dim)
-    return _built(implementation, *sizes, causal, longest(module), dropout, layer_number(module), q.dtype, q.device)
+    sizes = Sizes(q.shape[1], q.shape[3], value_dim, causal, longest(module), dropout)
+    return _built(implementation, sizes, layer_number(module), q.dtype, q.device)
 
 
-__all__ = ["ATTACHED", "HIDDEN", "keeps_weights", "kind_at", "make", "mechanism_of", "needs_a_home"]
+__all__ = ["ATTACHED", "HIDDEN", "Sizes", "keeps_weights", "kind_at", "make", "mechanism_of", "needs_a_home"]

@@ -25,7 +25,7 @@ from longspan.hub.transformers_interface.layers import (
     number_layers,
     sizes,
 )
-from longspan.hub.transformers_interface.mechanisms import ATTACHED, HIDDEN, keeps_weights, make
+from longspan.hub.transformers_interface.mechanisms import ATTACHED, HIDDEN, Sizes, keeps_weights, make
 from longspan.hub.transformers_interface.names import Implementation
 from longspan.hub.transformers_interface.packing import watch_positions
 from longspan.hub.transformers_interface.registration import add, check
@@ -185,16 +185,8 @@ def mechanisms_for(
         if not implementation.covers(number) or (cross and not (kind.supports.cross and kind.supports.cross_rows)):
             continue
         heads, width = sizes(layer)
-        mechanism = make(
-            implementation,
-            heads=heads,
-            head_dim=width,
-            value_dim=width,
-            causal=not cross and bool(getattr(layer, "is_causal", False)),
-            max_length=longest(layer),
-            dropout=0.0,
-            layer=number,
-        )
+        causal = not cross and bool(getattr(layer, "is_causal", False))
+        mechanism = make(implementation, Sizes(heads, width, width, causal, longest(layer)), number)
         like = next(layer.parameters())
         mechanism.to(device=like.device, dtype=like.dtype)
         for part in (*mechanism.modules(), *mechanism.parameters()):

@@ -1,5 +1,6 @@
 """Next-token prediction: training, and generation with a state of the mechanisms' own size."""
 
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
@@ -44,13 +45,16 @@ class LongspanForCausalLM(LongspanPreTrainedModel, GenerationMixin):  # type: ig
             raise InvalidInput(f"{type(self).__name__} reads input_ids")
         state, length = own_state(past_key_values, type(self).__name__), input_ids.shape[1]
         mask = key_mask(attention_mask)
-        positions = positions_of(mask) if position_ids is None else position_ids
-        if mask is not None and not bool(mask[:, 0].all()) and not self.core.left_padding:
+        left = mask is not None and not bool(mask[:, 0].all())
+        if left and not self.core.left_padding:
             raise Unsupported(
                 f"this {self.core.name} cannot read texts padded on the left: a mechanism of it counts positions; "
                 "read texts one at a time"
             )
+        positions = positions_of(mask) if left and position_ids is None else position_ids
         if state is None and not use_cache:
+            if not left and "key_mask" not in signature(self.core.forward).parameters:
+                mask = None  # of padding on the right, which no token of a causal model reads
             counted = self._counted(positions, mask, length)
             if counted is None:
                 logits = self.core.text_logits(input_ids, key_mask=mask)

@@ -76,10 +76,14 @@ class _Headed(LongspanPreTrainedModel):
         return loss if more is None else loss + more
 
 
-class LongspanForMaskedLM(_Headed):
-    """The token behind each mask."""
+class _Labelled(_Headed):
+    """A class with logits and labels."""
 
-    task = "masked"
+    output: ClassVar[Any]
+
+    def loss_of(self, logits: Tensor, labels: Tensor, given: dict[str, Any]) -> Tensor:
+        loss: Tensor = self.loss_function(logits, labels, self.config, **given)
+        return loss
 
     def forward(
         self,
@@ -89,68 +93,46 @@ class LongspanForMaskedLM(_Headed):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         **given: Any,
-    ) -> MaskedLMOutput:
+    ) -> Any:
         logits = self.read(input_ids, attention_mask, token_type_ids, position_ids, given)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **given)
-            loss = self.add_auxiliary(loss)
-        return MaskedLMOutput(loss=loss, logits=logits)
+        loss = None if labels is None else self.add_auxiliary(self.loss_of(logits, labels, given))
+        return self.output(loss=loss, logits=logits)
 
 
-class LongspanForSequenceClassification(_Headed):
+class LongspanForMaskedLM(_Labelled):
+    """The token behind each mask."""
+
+    task, output = "masked", MaskedLMOutput
+
+    def loss_of(self, logits: Tensor, labels: Tensor, given: dict[str, Any]) -> Tensor:
+        loss: Tensor = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **given)
+        return loss
+
+
+class LongspanForSequenceClassification(_Labelled):
     """A label for each text, or numbers if `problem_type` is "regression"."""
+
+    output = SequenceClassifierOutput
 
     def head_task(self, config: LongspanConfig) -> str:
         tasks = [head.task for head in config.heads()]
-        return (
-            "regress"
-            if config.problem_type == "regression" or ("regress" in tasks and "classify" not in tasks)
-            else "classify"
-        )
+        regresses = "regress" in tasks and "classify" not in tasks
+        return "regress" if regresses or config.problem_type == "regression" else "classify"
 
     def prepare(self, config: LongspanConfig) -> None:
         super().prepare(config)
         if config.model is not None and self.head_task(config) == "regress":
             config.problem_type = "regression"
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **given: Any,
-    ) -> SequenceClassifierOutput:
-        logits = self.read(input_ids, attention_mask, token_type_ids, position_ids, given)
-        logits = logits[:, None] if logits.dim() == 1 else logits
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **given)
-            loss = self.add_auxiliary(loss)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+    def loss_of(self, logits: Tensor, labels: Tensor, given: dict[str, Any]) -> Tensor:
+        loss: Tensor = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **given)
+        return loss
 
 
-class LongspanForTokenClassification(_Headed):
+class LongspanForTokenClassification(_Labelled):
     """A label for each token."""
 
-    task = "tag"
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **given: Any,
-    ) -> TokenClassifierOutput:
-        logits = self.read(input_ids, attention_mask, token_type_ids, position_ids, given)
-        loss = None
-        if labels is not None:
-            loss = self.add_auxiliary(self.loss_function(logits, labels, self.config, **given))
-        return TokenClassifierOutput(loss=loss, logits=logits)
+    task, output = "tag", TokenClassifierOutput
 
 
 class LongspanForQuestionAnswering(_Headed):
