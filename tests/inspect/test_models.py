@@ -1,5 +1,6 @@
 """Kinds of models: what is recorded of each, and what is refused."""
 
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,13 @@ def test_heads_without_detail_still_have_sums_and_tiles_agree():
     np.testing.assert_array_equal(seen.head(1, 1), tile(head.detail, np.arange(21), np.arange(21)))
     assert seen.numbers()["modules"][1]["heads"][1]["first"] == pytest.approx(seen.head(1, 1)[:, 0].mean(), abs=1e-6)
     assert repr(seen) == "Maps(encoder: 21 tokens, 2 attentions, 4 heads)"
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(tmp_path: Path):
+    seen = maps(of_kind("encoder").eval(), IDS)
+    frame = seen._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts"') and "<script" not in frame
+    seen.save(tmp_path / "x.html")
+    assert unescape(frame.partition('srcdoc="')[2].removesuffix('"></iframe>')) == (tmp_path / "x.html").read_text(
+        "utf-8"
+    )

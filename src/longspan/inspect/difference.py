@@ -21,7 +21,7 @@ from longspan.nn.attention_calls import AttentionCall
 BLOCKS = 8  # of positions
 SMALL = 1e-4  # a weight that exact attention does not mean to read
 TINY = 1e-12  # exact weights below it are left out of KL: they underflow
-SEED = 0  # of the permutation
+SEED = 0  # of the permutation, and of random features
 MOST_MEASURED = 1024  # tokens up to which a mechanism without factors can be the one to compare with
 
 
@@ -42,14 +42,16 @@ class Exact:
             if isinstance(mechanism, ReformerAttention):
                 k, scale = mechanism.unit_keys(q), 1.0
             return cls(SoftmaxMap(q, k, scale, mechanism.causal, call.key_mask, call.bias))
-        other = build(
-            name,
-            heads=mechanism.shape.heads,
-            head_dim=mechanism.shape.head_dim,
-            value_dim=mechanism.shape.value_dim,
-            max_length=mechanism.shape.max_length or max(q.shape[2], k.shape[2]),
-            causal=mechanism.causal,
-        ).to(q)
+        with torch.random.fork_rng(devices=[]):  # random features are the same in every run
+            torch.default_generator.manual_seed(SEED)
+            other = build(
+                name,
+                heads=mechanism.shape.heads,
+                head_dim=mechanism.shape.head_dim,
+                value_dim=mechanism.shape.value_dim,
+                max_length=mechanism.shape.max_length or max(q.shape[2], k.shape[2]),
+                causal=mechanism.causal,
+            ).to(q)
         if any(True for _ in other.parameters()):
             raise InvalidOption(f"--against {name} has weights of its own, which this model lacks; try softmax")
         if not other.supports.map:
