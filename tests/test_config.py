@@ -78,6 +78,11 @@ def test_what_fits(given: dict):
         ({"kind": 1}, "option kind must be str, not 1 (int)"),
         ({"spread": 0}, "option spread must be 1 to 4, not 0"),
         ({"spread": (1, 5)}, "option spread must be 1 to 4, not (1, 5)"),
+        (
+            {"spread": "1,2"},
+            "option spread must be int or a tuple of int, not '1,2' (str); write a list in brackets, text in quotes: "
+            '[1, 2] or ["a", "b"]',
+        ),
         ({"spread": ()}, "option spread must be int or a tuple of int, not () (tuple)"),
         ({"spread": (1, "2")}, "option spread must be int or a tuple of int, not (1, '2') (tuple)"),
         ({"spread": (1, True)}, "option spread must be int or a tuple of int, not (1, True) (tuple)"),

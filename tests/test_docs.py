@@ -98,7 +98,7 @@ def test_the_examples_of_the_readme_run():
         exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("page", ["models.md", "decoding.md", "pretrained.md", "inspect.md"])
+@pytest.mark.parametrize("page", ["models.md", "decoding.md", "pretrained.md", "hugging-face.md", "inspect.md"])
 def test_the_python_of_the_page_runs(page: str, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for code in blocks(ROOT / "docs" / page, "python"):

@@ -130,7 +130,9 @@ def _default(item: Field[Any]) -> Any:
 
 def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> None:
     if not _fits(value, kind):
-        raise InvalidOption(f"option {name} must be {_spell(kind)}, not {value!r} ({type(value).__name__})")
+        listed = isinstance(value, str) and "," in value and "a tuple of" in _spell(kind)
+        hint = '; write a list in brackets, text in quotes: [1, 2] or ["a", "b"]' if listed else ""
+        raise InvalidOption(f"option {name} must be {_spell(kind)}, not {value!r} ({type(value).__name__}){hint}")
     choices = limits["choices"]
     for item in value if isinstance(value, tuple) else (value,):
         if choices and item is not None and item not in choices:

@@ -49,17 +49,22 @@ def suggest(name: str, known: Iterable[str]) -> str:
     "did you mean 'window'?"
     """
     known = sorted(known)
-    lowered = name.lower()
-    distances = {candidate: _distance(lowered, candidate.lower()) for candidate in known}
-    near = [candidate for candidate in known if _is_near(lowered, candidate.lower(), distances[candidate])]
-    if near:
-        best = min(reversed(near), key=lambda candidate: (distances[candidate], _distance(name, candidate)))
-        return f"did you mean {best!r}?"
+    typo = nearest(name, known)
+    if typo is not None:
+        return f"did you mean {typo!r}?"
     if len(known) <= SHORT_LIST:
         return f"known: {', '.join(known)}" if known else "none are known"
-    similarity = {candidate: SequenceMatcher(None, lowered, candidate.lower()).ratio() for candidate in known}
-    nearest = sorted(known, key=lambda candidate: (-similarity[candidate], candidate))[:NEAREST]
-    return f"of {len(known)} names, the nearest are {', '.join(nearest)}"
+    similarity = {candidate: SequenceMatcher(None, name.lower(), candidate.lower()).ratio() for candidate in known}
+    closest = sorted(known, key=lambda candidate: (-similarity[candidate], candidate))[:NEAREST]
+    return f"of {len(known)} names, the nearest are {', '.join(closest)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` may be a typo or another version of; None if none is near."""
+    known, lowered = sorted(known), name.lower()
+    distances = {candidate: _distance(lowered, candidate.lower()) for candidate in known}
+    near = [candidate for candidate in known if _is_near(lowered, candidate.lower(), distances[candidate])]
+    return min(reversed(near), key=lambda candidate: (distances[candidate], _distance(name, candidate)), default=None)
 
 
 def _is_near(name: str, known: str, distance: int) -> bool:

@@ -63,11 +63,30 @@ def tiny(task: str, folder: Path) -> list[str]:
         ]
         (folder / "a.json").write_text(json.dumps(rows), encoding="utf-8")
         return ["--train", str(folder / "a.json"), "--length", "32", "--step", "8"]
+    if task == "table":
+        rows = [f"{number % 7},{'ab'[number % 2]},{number % 2}" for number in range(40)]
+        return ["--train", str(csv(folder / "a.csv", "size,kind,label", rows))]
+    if task == "summarize":
+        rows = [f'"Film {number} was good. It was long.",good film' for number in range(20)]
+        return ["--train", str(csv(folder / "a.csv", "article,highlights", rows)), "--beams", "1", "--length", "32"]
     rows = [f"the fox {number},der Fuchs {number}" for number in range(40)]
     return ["--train", str(csv(folder / "a.csv", "en,de", rows)), "--beams", "1"]
 
 
-TASKS = ("images", "language", "masked", "detect", "denoise", "classify", "choose", "tag", "answer", "translate")
+TASKS = (
+    "images",
+    "table",
+    "language",
+    "masked",
+    "detect",
+    "denoise",
+    "classify",
+    "choose",
+    "tag",
+    "answer",
+    "translate",
+    "summarize",
+)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -251,7 +251,7 @@ def test_help_of_every_command_has_an_example(capsys):
             ["generate", "{root}/none", "abc"],
             [
                 "there is no folder or file",
-                "none; give the folder of a model or of a run, a .gguf file, or package:NAME",
+                "none; give the folder of a model or of a run, a .gguf file, owner/name of the local cache, or ",
             ],
         ),
         (["generate", "{root}", "abc"], ["has no config.json"]),

@@ -28,8 +28,8 @@ def test_each_run_is_the_run_of_its_seed_and_the_summary_is_over_them(
     assert same(result(folder / "seed-5"), result(tmp_path / "alone"))
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"] == [4, 5, 6] == [run["seed"] for run in summary["runs"]]
-    values = [run["figures"]["loss"] for run in summary["runs"]]
-    spread = summary["figures"]["loss"]
+    values = [run["metrics"]["loss"] for run in summary["runs"]]
+    spread = summary["metrics"]["loss"]
     assert spread["values"] == values and spread["mean"] == fmean(values) and spread["deviation"] == stdev(values) > 0
     assert f"{fmean(values):.4g}" in output and f"{stdev(values):.4g}" in output
 

@@ -106,7 +106,7 @@ def test_json_of_a_run(tmp_path, capsys):
     folder = tmp_path / "run"
     found = output(capsys, "train", str(recipe(tmp_path)), "--out", str(folder), "--train.steps", "2")
     assert (found["run"], found["model"], found["step"]) == (str(folder), str(folder / "model"), 2)
-    assert found["figures"]["loss"] > 0
+    assert found["metrics"]["loss"] > 0
     assert output(capsys, "resume", str(folder)) == found
 
 

@@ -27,7 +27,7 @@ def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["evaluate", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     logged = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["held_out"]
-    assert found["figures"] == pytest.approx(logged) and found["split"] == "held_out"
+    assert found["metrics"] == pytest.approx(logged) and found["split"] == "held_out"
     assert main(["evaluate", str(folder), "--split", "test"]) == 2
     assert "the task has no test data" in capsys.readouterr().err
     assert main(["evaluate", str(folder), "--split", "tests"]) == 2
@@ -46,7 +46,7 @@ def test_evaluate_with_a_stride(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for stride in (None, length, 1):
         capsys.readouterr()
         assert main(["evaluate", str(folder), "--json", *([] if stride is None else ["--stride", str(stride)])]) == 0
-        found[stride] = json.loads(capsys.readouterr().out)["figures"]["loss"]
+        found[stride] = json.loads(capsys.readouterr().out)["metrics"]["loss"]
     assert found[None] == found[length] != found[1]
     assert main(["evaluate", str(folder), "--stride", str(length + 1)]) == 2
     assert f"stride must be at most the length of {length}, not {length + 1}" in capsys.readouterr().err

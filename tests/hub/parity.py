@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,6 +29,14 @@ def random_model(cls: Any, config: Any, dtype: torch.dtype = torch.float64, seed
             parameter.copy_(around + 0.2 * torch.randn_like(parameter))
     model.tie_weights()
     return model
+
+
+def in_double(monkeypatch: Any, *modules: Any) -> None:
+    """Lets modules of theirs that go through float32 (norms, softmaxes, rotations) compute in float64."""
+    double = {"float32": torch.float64, "float": torch.float64}
+    shown = SimpleNamespace(**{name: getattr(torch, name) for name in dir(torch)} | double)
+    for module in modules:
+        monkeypatch.setattr(module, "torch", shown)
 
 
 def loaded(theirs: Any, folder: Path, **given: Any) -> Pretrained:

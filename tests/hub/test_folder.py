@@ -78,8 +78,10 @@ def test_a_bug_in_a_model_is_not_blamed_on_its_folder(
 
 
 def test_a_family_that_we_do_not_know(masked: Path) -> None:
-    say(masked, model_type="modernbert")
-    refused(masked, "models of the type 'modernbert' are not supported; these are: albert, bart, bert, ", UnknownName)
+    say(masked, model_type="wav2vec2")
+    refused(masked, "models of the type 'wav2vec2' are not supported; these are: albert, bart, bert, ", UnknownName)
+    say(masked, model_type="qwen4")
+    refused(masked, "'qwen4' are not supported; the nearest is 'qwen3'; these are: albert, ", UnknownName)
 
 
 def test_an_architecture_of_another_family(masked: Path) -> None:

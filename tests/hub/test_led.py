@@ -12,6 +12,7 @@ from transformers import LEDConfig
 from transformers.models.led import modeling_led as theirs_led
 
 from longspan import hub
+from longspan.decode import Beam, search_many
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models.base import shift_right
 from longspan.nn.recorder import recording
@@ -119,6 +120,48 @@ def test_logits_in_float32_equal_theirs_at_any_length(folder: Path, tmp_path: Pa
         expected = theirs(source, global_attention_mask=marked.long(), decoder_input_ids=ids).logits
         assert_close(found.model(source, ids, streams={"global_mask": marked}), expected)
     assert_round_trip(found, folder, cls, tmp_path / "back")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.usefixtures("exact")
+def test_the_first_token_is_global_unless_others_are_given(folder: Path, side: str) -> None:
+    theirs = random_model(theirs_led.LEDForConditionalGeneration, LEDConfig(**SMALL))
+    model: Any = loaded(theirs, folder).model
+    source, mask, first, ids = texts(side, (0,))
+    with torch.no_grad():
+        expected = [
+            theirs(source, attention_mask=mask.long(), global_attention_mask=marked.long(), decoder_input_ids=ids)
+            for marked in (first, torch.zeros_like(first))
+        ]
+        assert_close(model(source, ids, source_mask=mask), expected[0].logits)
+        none = {"global_mask": torch.zeros_like(first)}
+        assert_close(model(source, ids, source_mask=mask, streams=none), expected[1].logits)
+        state = model.start(3, source=source, source_mask=mask)
+        assert_close(model.extend(ids, state)[0], expected[0].logits)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.usefixtures("exact")
+def test_generation_marks_the_first_token(folder: Path, beams: int) -> None:
+    theirs = random_model(theirs_led.LEDForConditionalGeneration, LEDConfig(**SMALL))
+    found = loaded(theirs, folder)
+    source, mask, first, _ = texts("right", (0,))
+    source = source.masked_fill(~mask, 1)
+    with torch.no_grad():
+        expected = theirs.generate(
+            source,
+            attention_mask=mask.long(),
+            global_attention_mask=first.long(),
+            max_new_tokens=6,
+            num_beams=beams,
+            do_sample=False,
+            length_penalty=0.0,
+            eos_token_id=39,
+        ).tolist()
+    sources = [row[real].tolist() for row, real in zip(source, mask)]
+    options = Beam(beams=beams, length_penalty="none", max_new=6)
+    for (best, *_), row in zip(search_many(found.model, sources, [2], 39, options=options), expected):
+        assert row[1:] in ([*best.tokens, 39] + [1] * (5 - len(best.tokens)), best.tokens)
 
 
 @pytest.mark.usefixtures("exact")

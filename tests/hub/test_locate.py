@@ -88,7 +88,8 @@ def test_a_name_is_the_same_model_everywhere(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none", "there is no folder or file none; give the folder of a model or of a run, a .gguf file, or package:"),
+        ("none", "there is no folder or file none, and no model none in the local Hugging Face cache "),
+        ("a/none.gguf/x", "there is no folder or file a/none.gguf/x; give the folder of a model or of a run, a .gguf "),
         ("own-weights", "there is no folder or file own-weights; for the installed package give package:own-weights"),
         ("begun", "begun is a run without a model yet"),
         ("two", "two has 2 .gguf files; name one of them, such as two/a.gguf"),

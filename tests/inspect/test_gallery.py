@@ -101,6 +101,15 @@ def test_only_patterns_that_depend_on_the_content_move(entries):
             )
 
 
+def test_random_numbers_of_others_stay_as_they_were():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    gallery.entry("performer")
+    visibility()
+    assert torch.equal(torch.rand(1), expected)
+
+
 def test_a_window_reads_its_window():
     picture = gallery.picture("window", "causal", {"window": 6})
     offset = torch.arange(64)[:, None] - torch.arange(64)

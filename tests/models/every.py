@@ -45,6 +45,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "image_decoder": {
         "layers": 2, "width": 16, "heads": 2, "hidden": 32, "image_size": (2, 4), "channels": 3, "levels": 8,
     },
+    "axial_transformer": {
+        "width": 16, "heads": 2, "exterior_layers": 2, "outer_layers": 2, "inner_layers": 2, "image_size": (2, 4),
+        "channels": 3, "levels": 8, "output_scale": 1.0,
+    },
+    "table_transformer": {
+        "columns": [{"name": "a"}, {"name": "b"}, {"name": "c", "kind": "category", "values": ("x", "y")}],
+        "tasks": [{"task": "classify", "labels": 5}], "layers": 2, "width": 16, "heads": 2, "hidden": 24,
+    },
     "compressive": SIZES | {"segment": 8, "memory": 8, "slots": 4, "ratio": 2},
     "electra": SIZES | {"mask": 1},
 }  # fmt: skip
@@ -72,8 +80,12 @@ def read(model: Model, dtype: torch.dtype = torch.float32) -> Tensor:
         out = model(ids[..., None].expand(*ids.shape, 12) + 1)
     elif model.name == "set_transformer":
         out = model(torch.randn(2, 9, 3, generator=generator, dtype=dtype).to(model.device))
-    elif model.name == "image_decoder":
+    elif model.name in ("image_decoder", "axial_transformer"):
         out = model(torch.arange(2 * 24, device=model.device).view(2, 2, 4, 3) % 8)
+    elif model.name == "table_transformer":
+        numbers = torch.randn(3, 2, generator=generator, dtype=dtype)
+        numbers[0, 1] = torch.nan
+        out = model.outputs(numbers.to(model.device), torch.arange(3, device=model.device)[:, None])["classify"]
     elif model.name in ("vit", "resnet", "perceiver"):
         out = model.outputs(torch.randn(2, 3, 8, 12, generator=generator, dtype=dtype).to(model.device))["classify"]
     elif model.name in ("regressor", "series_transformer"):

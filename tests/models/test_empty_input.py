@@ -55,6 +55,14 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Any, int, int], Any]]] = {
         {"width": 16, "layers": 1, "heads": 2, "hidden": 16, "image_size": 2, "channels": 1},
         lambda model, b, n: model(torch.zeros(b, 2 * n, 2 * n, 1, dtype=torch.int64)),
     ),
+    "axial_transformer": (
+        {"width": 16, "heads": 2, "outer_layers": 2, "inner_layers": 1, "image_size": 2, "channels": 1},
+        lambda model, b, n: model(torch.zeros(b, 2 * n, 2 * n, 1, dtype=torch.int64)),
+    ),
+    "table_transformer": (
+        {"width": 16, "layers": 1, "heads": 2, "hidden": 16},
+        lambda model, b, n: model(torch.zeros(b, 1)[:, :n], torch.zeros(b, 0, dtype=torch.int64)),
+    ),
     "compressive": (SMALL, lambda model, b, n: model(ids(b, n))),
     "electra": (SMALL, lambda model, b, n: model(ids(b, n), ids(b, n), ids(b, n).bool())),
 }

@@ -7,6 +7,7 @@ import torch
 
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build
+from longspan.models.cost import cost
 from longspan.nn.fourier import FourierPositions, grid
 
 TINY: dict[str, Any] = {
@@ -85,6 +86,16 @@ def test_fourier_positions():
     torch.testing.assert_close(encode.frequencies, torch.tensor([[1.0, 1 + 3.5 / 3, 1 + 7 / 3, 4.5]]))
     assert FourierPositions((224, 224), 64).width + 3 == 261
     assert grid((3, 1), device=torch.device("cpu"), dtype=torch.float32).tolist() == [[-1, 0], [0, 0], [1, 0]]
+
+
+def test_the_output_does_not_grow_with_the_input_and_the_cost_is_a_straight_line():
+    model = build("perceiver", **TINY)
+    flops = []
+    for size in (100, 200, 300):
+        elements, positions = torch.randn(1, size, 3), torch.rand(1, size, 2)
+        assert model.encode(elements, positions).shape == (1, 1 + 5, 12)
+        flops.append(cost(model, size).flops)
+    assert flops[2] - flops[1] == flops[1] - flops[0] > 0
 
 
 def test_one_axis_for_sound():

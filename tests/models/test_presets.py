@@ -112,6 +112,9 @@ def test_every_exact_count_is_listed():
         "tinyllama-1.1b": 1_100_048_384,
         "smollm2-135m": 134_515_008,
         "stories260k": 260_032,
+        "axial-imagenet-32": 341_178_112,
+        "axial-imagenet-64": 606_161_152,
+        "ft-transformer": 896_833,
     }
 
 
@@ -183,8 +186,10 @@ def read(model: Model, ids: Tensor) -> Tensor:
         return model(ids[..., None].expand(*ids.shape, 12) + 1)
     if model.name == "set_transformer":
         return model(torch.randn(2, 9, 2, dtype=torch.float64))
-    if model.name == "image_decoder":
+    if model.name in ("image_decoder", "axial_transformer"):
         return model(torch.arange(2 * 288).view(2, 8, 12, 3) % 8)
+    if model.name == "table_transformer":
+        return model(torch.randn(2, 8, dtype=torch.float64), torch.zeros(2, 0, dtype=torch.long))
     if model.name in ("vit", "resnet", "perceiver"):
         return model.outputs(torch.randn(2, 3, 8, 12, dtype=torch.float64))["classify"]
     if model.name == "electra":

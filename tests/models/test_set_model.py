@@ -7,6 +7,7 @@ import torch
 
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build
+from longspan.models.cost import cost
 
 TINY: dict[str, Any] = {"features": 3, "width": 16, "heads": 2, "points": 4, "seeds": 2, "outputs": 5}
 FORMS = [{}, {"points": 0}, {"pool": "mean", "encoder": "rows", "decoder_layers": 0}, {"variant": "released"}]
@@ -29,6 +30,14 @@ def test_a_set_of_copies_is_the_set():
     model = build("set_transformer", **TINY).double().eval()
     elements = torch.randn(1, 5, 3, dtype=torch.float64)
     torch.testing.assert_close(model(elements.repeat(1, 3, 1)), model(elements))
+
+
+def test_the_cost_grows_with_the_set_and_without_points_with_its_square():
+    flops = [cost(build("set_transformer", **TINY), size).flops for size in (1000, 2000, 3000)]
+    assert flops[2] - flops[1] == flops[1] - flops[0]  # a straight line
+    dense = build("set_transformer", **{**TINY, "points": 0})
+    whole = [cost(dense, size).flops for size in (1000, 2000, 3000)]
+    assert whole[2] - 2 * whole[1] + whole[0] > 0
 
 
 def test_wrong_options_and_input_are_refused():

@@ -20,6 +20,21 @@ def test_the_probabilities_of_all_values_sum_to_one(channels: int):
         assert total.item() == pytest.approx(1, abs=1e-4)
 
 
+def test_bytes_sum_to_one_and_the_first_channel_is_a_mixture_of_its_own():
+    """The 256 values of a byte; and red, whatever green and blue are, as the mixture of one channel."""
+    torch.manual_seed(0)
+    out = torch.randn(parameters(1, 10), dtype=torch.float64)
+    total = log_likelihood(out.expand(256, -1), torch.arange(256)[:, None], 256).exp().sum()
+    assert total.item() == pytest.approx(1, abs=1e-4)
+    colour = torch.randn(parameters(3, 2), dtype=torch.float64)
+    values = torch.tensor(list(itertools.product(range(LEVELS), repeat=3)))
+    joint = log_likelihood(colour.expand(len(values), -1), values, LEVELS).exp().view((LEVELS,) * 3)
+    rows = colour.view(2, -1)  # weight, three means, three log-scales, three links of each component
+    red = torch.stack([rows[:, 0], rows[:, 1], rows[:, 4]], 1).flatten()
+    alone = log_likelihood(red.expand(LEVELS, -1), torch.arange(LEVELS)[:, None], LEVELS).exp()
+    torch.testing.assert_close(joint.sum((1, 2)), alone, rtol=0, atol=1e-4)
+
+
 def test_one_component_is_a_difference_of_sigmoids():
     mean, log_scale = 0.3, -1.0
     out = torch.tensor([0.0, mean, log_scale], dtype=torch.float64)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import max_pool2d, scaled_dot_product_attention
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
 from longspan.nn.nonlocal_block import NonLocalBlock, relu_pairs
@@ -86,6 +86,24 @@ def test_sequences_maps_and_videos(axes: int, shape: tuple[int, ...]):
 def test_a_video_is_pooled_in_space_and_keeps_its_frames():
     layer = block(axes=3, subsample=True)
     assert layer.pool(torch.zeros(1, 6, 5, 4, 6)).shape == (1, 6, 5, 2, 3)
+
+
+def test_the_softmax_form_is_one_head_of_attention_with_scale_1():
+    layer = block("embedded", norm=False)
+    x = torch.randn(2, 6, 4, 5, dtype=torch.float64)
+    q, k, v = (part(x).flatten(2).transpose(1, 2) for part in (layer.query, layer.key, layer.value))
+    heads = scaled_dot_product_attention(q, k, v, scale=1.0).transpose(1, 2).unflatten(2, (4, 5))
+    torch.testing.assert_close(layer(x), x + layer.out(heads))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pooling_changes_the_keys_and_no_shape(form: str):
+    x = torch.randn(1, 6, 4, 6, dtype=torch.float64)
+    pooled, whole = block(form, norm=False, subsample=True), block(form, norm=False)
+    assert pooled(x).shape == whole(x).shape == x.shape
+    assert {name: weight.shape for name, weight in pooled.state_dict().items()} == {
+        name: weight.shape for name, weight in whole.state_dict().items()
+    }
 
 
 def test_relu_pairs_is_the_sum_over_all_pairs():

@@ -68,7 +68,7 @@ def test_the_command_prints_one_table_for_each_task(tmp_path: Path, capsys: pyte
     record = json.loads(capsys.readouterr().out)
     assert [task["task"] for task in record["tasks"]] == ["algorithm, copy", "algorithm, sort"]
     (a, b), _ = (task["runs"] for task in record["tasks"])
-    assert a["figures"]["accuracy"] == {"mean": 0.75, "deviation": None} and b["figures"]["loss"]["mean"] == 3.0
+    assert a["metrics"]["accuracy"] == {"mean": 0.75, "deviation": None} and b["metrics"]["loss"]["mean"] == 3.0
     assert (a["parameters"], a["steps"], a["targets_per_second"], a["seconds"]) == (17, 6, 40.0, 1.5)
     assert [run["seed"] for run in b["runs"]] == [3, 3] and a["energy"] is None
 

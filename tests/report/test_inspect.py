@@ -186,7 +186,7 @@ def test_heads_orders_and_pooling(browser, folder):
     record = look(model_of("encoder"), ids(40))
     masses = {f"{m.layer}.{h.index}": h.sums.previous for m in record.modules for h in m.heads}
     assert tab.locator(".thumb b").all_inner_texts() == sorted(masses, key=masses.__getitem__, reverse=True)
-    assert tab.locator(".thumb small").first.inner_text() == spell(max(masses.values()))
+    assert tab.locator(".thumb small").first.inner_text() == f"{float(f'{max(masses.values()):.2g}'):g}"
     tab.keyboard.press("]")  # the next head, in the order of layers
     expect(tab).to_have_url(re.compile("#l=0&h=0"))
     tab.context.close()
@@ -294,6 +294,22 @@ def test_the_difference_is_ours_minus_exact(browser, folder):
     tab.mouse.wheel(0, -600)
     tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert all(one != other for one, other in zip(before, tab.evaluate(pictures)))
+    tab.context.close()
+
+
+def test_rollout_by_layer(browser, folder):
+    tab = opened(browser, folder / "encoder.html", "v=together&l=0&h=0")
+    (rollout,) = look(model_of("encoder"), ids(40)).rollouts
+    for layer in (0, 1):
+        tab.locator("#rollout-layer").fill(str(layer))
+        expect(tab.locator("#together-view figcaption").nth(2)).to_have_text(f"rollout after layer {layer}")
+        box = tab.locator("#together-view canvas.map").nth(2).bounding_box()
+        tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
+        tab.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.7 * box["height"])
+        says = tab.locator("#together-view .readout").inner_text()
+        found = re.match(r"query (\d+) .*, key (\d+) .*rollout (\S+), even", says)
+        assert found is not None, says
+        assert found[3] == spell(float(rollout.weights[layer, int(found[1]), int(found[2])]))
     tab.context.close()
 
 

@@ -9,7 +9,9 @@ import torch
 import longspan
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build as build_model
+from longspan.models.image_base import ImageHeads
 from longspan.tasks.base import DataPaths
+from longspan.tasks.images import Teacher
 from longspan.tasks.registry import build
 from longspan.train import recipe
 from longspan.train.fit import train
@@ -175,6 +177,32 @@ def test_a_student_learns_from_a_run(tmp_path: Path) -> None:
     logits = same.model.outputs(batch["images"])["classify"].detach().requires_grad_()
     loss = same.loss(logits, batch["images"])
     assert loss.item() == pytest.approx(0, abs=1e-6) and torch.autograd.grad(loss, logits)[0].abs().max() < 1e-6
+
+
+class FixedTeacher(ImageHeads):
+    """The same logits for every image."""
+
+    name = "fixed"
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__(None)
+        self.logits = logits
+
+    def outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"classify": self.logits}
+
+
+def test_the_square_of_the_temperature_keeps_the_size_of_gradients() -> None:
+    """At high temperatures the gradient tends to the difference of the centred logits over their number."""
+    torch.manual_seed(0)
+    student, given = torch.randn(3, 7, dtype=torch.float64, requires_grad=True), torch.randn(3, 7, dtype=torch.float64)
+    slopes = []
+    for temperature in (20.0, 40.0, 80.0):
+        teacher = Teacher(FixedTeacher(given), "soft", temperature=temperature)
+        slopes.append(torch.autograd.grad(teacher.loss(student, torch.zeros(3)), student)[0])
+    limit = (student - student.mean(-1, keepdim=True) - given + given.mean(-1, keepdim=True)).detach() / 7
+    gaps = [float((slope - limit).norm() / limit.norm()) for slope in slopes]
+    assert gaps[0] > gaps[1] > gaps[2] and gaps[2] < 0.02 and gaps[0] < 0.1
 
 
 def test_a_teacher_of_other_labels_is_refused(tmp_path: Path) -> None:

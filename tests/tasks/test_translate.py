@@ -108,7 +108,7 @@ def test_a_recipe_is_trained_and_its_result_evaluated(tmp_path):
     (tmp_path / "recipe.toml").write_text(recipe.to_toml(tables))
     run = tmp_path / "run"
     figures = train(recipe.begin(recipe.read(tmp_path / "recipe.toml"), run, data=None))
-    found = recipe.evaluate(run, split="test").figures
+    found = recipe.evaluate(run, split="test").metrics
     assert found["bleu"] == figures["bleu"] and found["length_ratio"] == figures["length_ratio"]
     lines = (tmp_path / "numbers.en").read_text().splitlines()
     texts = hub.translate(hub.load(run / "model"), lines, beam=Beam(beams=2))

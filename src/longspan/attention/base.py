@@ -118,6 +118,11 @@ class Attention(nn.Module, ABC):
         """Whether masked keys at the end of a row change its output, as in code that was released so."""
         return False
 
+    @property
+    def shortest_exported(self) -> int:
+        """The shortest text that an exported program with a dynamic length reads; shorter ones are padded to it."""
+        return 1
+
     @classmethod
     def fit(cls, options: OptionsT, given: Collection[str], shape: Shape) -> OptionsT:
         """The options for texts of this length: defaults above max_length shrink to it, `given` ones stay."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from longspan.attention.layouts.base import wide
 
 CELLS = 1 << 21  # numbers of one block of rows, over all heads
+PASSING = 1 << 18  # numbers of a block that is summed and forgotten: small, so that memory does not fragment
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class SoftmaxMap(MapFactors):
     def log_sums(self) -> Tensor:
         """The logarithm of each row's sum of exponentials (batch, heads, queries); inf in rows that read nothing."""
         batch, heads, queries, keys = self.shape
-        everything, size = torch.arange(keys), max(1, CELLS // (batch * heads * keys))
+        everything, size = torch.arange(keys), max(1, PASSING // (batch * heads * keys))
         rows = [self.scores(part, everything).logsumexp(-1) for part in torch.arange(queries).split(size)]
         sums = torch.cat(rows, -1)
         return sums.masked_fill(sums == float("-inf"), float("inf"))
@@ -155,4 +156,4 @@ def kernel_map(
     return ProductMap(left, right, causal, row_sum, log_decay)
 
 
-__all__ = ["CELLS", "MapFactors", "ProductMap", "SoftmaxMap", "kernel_map"]
+__all__ = ["CELLS", "PASSING", "MapFactors", "ProductMap", "SoftmaxMap", "kernel_map"]

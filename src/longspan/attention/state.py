@@ -158,6 +158,11 @@ class Rows:
         return self._end - self._begin
 
     @property
+    def count(self) -> int:
+        """The number of rows; unlike `len`, it stays a variable in an exported program."""
+        return self._end - self._begin
+
+    @property
     def batch(self) -> int:
         return self._buffer.shape[0]
 
@@ -170,6 +175,10 @@ class Rows:
         """These rows followed by `new`. All stay visible until `trim` drops those beyond `keep`."""
         count = new.shape[2]
         self._check(new)
+        if torch.compiler.is_exporting():  # a program has no buffers to write to
+            filled = not (isinstance(self.count, int) and self.count == 0)
+            rows = torch.cat([self.value, new], dim=2) if filled else new
+            return Rows(rows, 0, rows.shape[2], self._keep, [0])
         if not count:
             return self
         if new.requires_grad or self._buffer.requires_grad:  # autograd forbids in-place writes
@@ -193,7 +202,7 @@ class Rows:
             raise InvalidInput(
                 f"the state has batch {self._buffer.shape[0]} and the new tokens {new.shape[0]}; they must be equal"
             )
-        if len(self) and new.dtype != self._buffer.dtype:
+        if not torch.compiler.is_exporting() and len(self) and new.dtype != self._buffer.dtype:
             raise InvalidInput(
                 f"the state is {self._buffer.dtype} and the new tokens {new.dtype}; they must be of one type"
             )
@@ -201,7 +210,8 @@ class Rows:
     def trim(self, keep: int | None = None) -> "Rows":
         """The last `keep` rows; by default as many as the constructor said, or all."""
         keep = self._keep if keep is None else keep
-        if keep is None or len(self) <= keep:
+        # A state that is exported always has `keep` rows: those before the first token are masked.
+        if keep is None or (not torch.compiler.is_exporting() and len(self) <= keep):
             return self
         return Rows(self._buffer, self._end - keep, self._end, self._keep, self._mark)
 

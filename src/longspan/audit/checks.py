@@ -1,6 +1,6 @@
 """The table of checks, in the order in which a certificate lists them."""
 
-from longspan.audit import behaviour, contract, growth, training, usage
+from longspan.audit import behaviour, contract, growth, packing, training, usage
 from longspan.audit.finding import Check
 from longspan.audit.subjects import AuditSubject
 
@@ -10,6 +10,10 @@ CHECKS: tuple[Check, ...] = (
     contract.weights,
     behaviour.padding_content,
     behaviour.padding_amount,
+    packing.packing_positions,
+    packing.packing_cached,
+    packing.packing_masked,
+    packing.packing_borders,
     behaviour.causal_perturbation,
     behaviour.causal_gradient,
     behaviour.prefix,

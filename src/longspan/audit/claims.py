@@ -12,6 +12,7 @@ class Claims:
 
     causal: bool = False  # no output depends on a later input
     padding: bool = False  # masked positions, whatever they hold and how many there are, do not affect other outputs
+    packing: bool = False  # texts that share a row do not affect each other, in each way to name their borders
     streaming: bool = False  # reading in chunks gives the same outputs as reading at once
     order: float | None = None  # FLOPs and memory grow at most by this power of the length
     any_length: bool = False  # lengths 1, 2, 7, 33 … work

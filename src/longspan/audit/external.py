@@ -222,8 +222,17 @@ class ModelSubject(OutsideSubject):
         return {"tokens": self.tokens[torch.randint(len(self.tokens), (batch, length), generator=generator)]}
 
     def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
+        return self.call(sample, self.keywords(sample["tokens"].shape[1], mask))
+
+    def call(self, sample: Sample, keywords: Mapping[str, Any]) -> Tensor:
+        """The output with these keywords and no others."""
         tokens = sample["tokens"]
-        return self.checked(self.module(tokens, **self.keywords(tokens.shape[1], mask)), *tokens.shape)
+        return self.checked(self.module(tokens, **keywords), *tokens.shape)
+
+    @property
+    def forward_parameters(self) -> list[str]:
+        """The names of what `forward` takes."""
+        return parameters(self.module)
 
     def differentiable(self, sample: Sample, mask: Tensor | None = None) -> tuple[Sample, Tensor]:
         """The leaf is what the input embedding gives: ids have no gradient."""

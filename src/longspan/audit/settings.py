@@ -10,8 +10,17 @@ LONG_LENGTH = 250  # of the longer samples: past every small block, and past the
 MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
-    "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
-    "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
+    "softmax": (
+        *({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
+        {"learned_sink": True},
+    ),
+    "window": (
+        {"window": 5},
+        {"window": 3, "dilation": 2},
+        {"window": 2, "dilation": (1, 3)},
+        {"window": 4, "sinks": 3, "learned_sink": True},
+        {"window": 4, "scale": 0.4, "softcap": 2.0},
+    ),
     "longformer": ({"window": 5, "capacity": 4}, {"window": 2, "dilation": (1, 3), "capacity": 4}),
     "etc": (
         {"global_tokens": 3, "radius": 5, "labels": 0},

@@ -18,6 +18,7 @@ from longspan.attention.base import Attention, Shape
 from longspan.audit.claims import Claims
 from longspan.audit.finding import NotMeasured
 from longspan.audit.settings import HEAD_DIM, HEADS, LENGTH, LONG_LENGTH, MAX_LENGTH
+from longspan.errors import InvalidOption
 
 Sample = dict[str, Tensor]
 
@@ -284,7 +285,12 @@ def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -
             if not (mechanism.supports.causal if causal else mechanism.supports.bidirectional):
                 continue
             form = f"{_form(causal)}, {text}" if text else _form(causal)
-            subject = MechanismSubject.build(mechanism, causal=causal, options=options, form=form)
+            try:
+                subject = MechanismSubject.build(mechanism, causal=causal, options=options, form=form)
+            except InvalidOption:
+                if causal or not mechanism.supports.causal:
+                    raise
+                continue  # options of the causal form, such as the first tokens that a window keeps
             subject.several_compiled = options is option_sets[0] and causal == mechanism.supports.causal
             subjects.append(subject)
     return tuple(subjects)

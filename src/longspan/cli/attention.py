@@ -88,6 +88,7 @@ def show(*name: str, lengths: Annotated[tuple[str, ...], Parameter(negative="")]
         longspan show gpt2
         longspan show sparse-enwik8 --lengths 4096,12288 --json
         longspan show ./all-MiniLM-L6-v2/
+        longspan show HuggingFaceTB/SmolLM2-135M
         longspan show task classify
         longspan show train
         longspan show recipe minilm-sst2
@@ -95,8 +96,9 @@ def show(*name: str, lengths: Annotated[tuple[str, ...], Parameter(negative="")]
     Parameters
     ----------
     name
-        A name from `longspan list`, `longspan list --models` or `longspan list --presets`, or a model folder; or task
-        NAME, tasks, train, recipe NAME, recipes.
+        A name from `longspan list`, `longspan list --models` or `longspan list --presets`; a model: its folder or file,
+        owner/name or name@revision in the local Hugging Face cache, package:NAME; or task NAME, tasks, train, recipe
+        NAME, recipes.
     lengths
         For a preset: sequence lengths to show the cost at, such as 4096,12288 (default: the paper's and some more).
     """
@@ -119,10 +121,12 @@ def show(*name: str, lengths: Annotated[tuple[str, ...], Parameter(negative="")]
 
 def _describe(name: str, lengths: tuple[int, ...]) -> dict[str, Any]:
     from longspan import hub
+    from longspan.hub import local_cache
     from longspan.hub.locate import PACKAGE
     from longspan.models import catalog
 
-    if name not in catalog.known() and (Path(name).exists() or name.startswith(PACKAGE)):
+    named = name.startswith(PACKAGE) or local_cache.is_cached(name) or ("/" in name and local_cache.is_name(name))
+    if name not in catalog.known() and (Path(name).exists() or named):
         if lengths:
             raise InvalidOption(f"--lengths is for presets, but {name} is a checkpoint; leave it out")
         return hub.describe(name)

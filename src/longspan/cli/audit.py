@@ -42,6 +42,7 @@ class Claimed:
 
     causal: Annotated[bool, _claim("no output depends on a later input")] = False
     padding: Annotated[bool, _claim("masked positions do not affect other outputs")] = False
+    packing: Annotated[bool, _claim("texts packed into one row do not affect each other")] = False
     streaming: Annotated[bool, _claim("reading in chunks gives the same outputs as reading at once")] = False
     order: Annotated[float | None, _claim("FLOPs and memory grow at most by this power of the length")] = None
     any_length: Annotated[bool, _claim("lengths 1, 2, 7, 33 … work")] = False

@@ -13,6 +13,7 @@ from longspan.cli import (
     convert,
     data,
     embed,
+    export,
     fill,
     gallery,
     generate,
@@ -20,6 +21,7 @@ from longspan.cli import (
     predict,
     profile,
     recipes,
+    summarize,
     tokenize,
     training,
     translate,
@@ -50,6 +52,8 @@ app.command(inspect.app, name="inspect")
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
+app.command(export.export)
+app.command(summarize.summarize)
 app.command(translate.translate)
 app.command(words.app, name="words")
 app.command(training.train)

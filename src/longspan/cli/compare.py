@@ -68,7 +68,7 @@ def _record(entry: "Entry") -> dict[str, Any]:
         "name": entry.name,
         "runs": [{"run": str(run.folder), "seed": run.seed, "finished": run.finished} for run in entry.runs],
         "model": model_name(entry),
-        "figures": {
+        "metrics": {
             name: {"mean": numbers[0], "deviation": numbers[1]} for name, numbers in figures.items() if numbers
         },
         "parameters": entry.mean("parameters"),

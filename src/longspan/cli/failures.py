@@ -15,6 +15,7 @@ from longspan.files import os_error
 # Options of the library whose flag has another name, by command.
 LIBRARY_NAMES: dict[str, dict[str, str]] = {
     "embed": {"layers": "--layer", "longest": "--max-length"},
+    "summarize": {"tokens": "--batch-tokens", "longest": "--max-length", "no_repeat_ngram": "--no-repeat"},
     "translate": {"tokens": "--batch-tokens"},
 }
 ALLOCATION = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)  # torch's wording

@@ -97,7 +97,7 @@ def generate(
         Prompts, one per argument.
     """
     from longspan import hub
-    from longspan.models.image_base import PixelModel
+    from longspan.models.pixel_base import PixelModel
 
     options, flags = drawn or SamplingFlags(), images or ImageFlags()
     if not words and file is None:

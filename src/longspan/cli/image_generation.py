@@ -1,5 +1,6 @@
 """`longspan generate` with a model of images: a PNG file with a grid of new, completed or enlarged images."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from longspan.cli.inputs import print_json, progress
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
-    from longspan.models.image_base import PixelModel
+    from longspan.models.pixel_base import PixelModel
 
 IMAGES = Group("Images", sort_key=4)
 SAMPLES = 16
@@ -32,7 +33,7 @@ class ImageFlags:
     rows: Annotated[int | None, _flag("with --complete: number of rows that are kept (default: half)")] = None
     label: Annotated[int | None, _flag("label of the images, for a model trained with labels", name="--class")] = None
     source: Annotated[Path | None, _flag("a small image file to enlarge (super-resolution)")] = None
-    resize: Annotated[bool, _flag("scale the image file to the size that the model reads")] = False
+    resize: Annotated[bool, _flag("scale and convert the image file to what the model reads")] = False
 
     def given(self) -> str | None:
         """The first of these flags that was given."""
@@ -48,6 +49,7 @@ def generate_images(
     import torch
 
     from longspan.data.images.grids import grid, read_image, write_png
+    from longspan.models.pixel_base import ImageSampling
 
     count = SAMPLES if samples is None else samples
     if count < 1:
@@ -55,7 +57,7 @@ def generate_images(
     if flags.rows is not None and flags.complete is None:
         raise InvalidOption("--rows is for --complete; give an image file by --complete too")
     labels = _labels(model, flags.label, count)
-    source_size = getattr(model, "source_size", None)
+    source_size = model.source_size
     if (source_size is None) != (flags.source is None):
         raise InvalidOption(
             "this model enlarges no images; leave out --source"
@@ -70,9 +72,15 @@ def generate_images(
         source = _read(pixels, model.levels).expand(count, -1, -1, -1)
     kept = (model.size[0] // 2 if flags.rows is None else flags.rows) if known is not None else 0
     out = Path("images.png") if flags.out is None else flags.out
-    steps = count * model.size[0] * model.size[1] * (model.channels if getattr(model, "by_channel", True) else 1)
-    with progress("generating", steps) as tell:
-        images = model.sample(
+    done = 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        tell(done)
+
+    with progress("generating", count * model.tokens) as tell:
+        sampling = ImageSampling(
             count,
             labels=labels,
             known=known,
@@ -80,17 +88,16 @@ def generate_images(
             source=source,
             temperature=temperature,
             generator=torch.Generator().manual_seed(seed),
-            progress=tell,
+            progress=advance,
         )
-    nats = None
-    if source is None:
-        with torch.inference_mode():
-            nats = model.nats(images, labels)
+        images = model.sample(sampling)
+    with torch.inference_mode():
+        nats = model.nats(images, labels, source)
     pixels = (images * 255 // (model.levels - 1)).to(torch.uint8).numpy()
     canvas = grid(pixels)
     write_png(out, canvas, enlarge=max(1, LEAST_SIDE // min(canvas.shape[:2])))
     if json:
-        bits = None if nats is None else [float(value) / (images[0].numel() * 0.6931471805599453) for value in nats]
+        bits = [float(value) / (images[0].numel() * math.log(2)) for value in nats]
         return print_json({"file": str(out), "images": count, "seed": seed, "bits_per_dim": bits})
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"{out}: {count} images", markup=False)
 

@@ -1,5 +1,6 @@
 """How `longspan list` and `longspan show` print models, presets and checkpoints."""
 
+from itertools import groupby
 from typing import Any
 
 from rich.markup import escape
@@ -18,7 +19,7 @@ def print_models(rows: list[dict[str, Any]]) -> None:
 
 def print_presets(rows: list[dict[str, Any]]) -> None:
     """Print one line per preset, with the parameter count its paper prints."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)  # five columns within 80 characters
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows))
     table.add_column("model", no_wrap=True)
     table.add_column("params", no_wrap=True, justify="right")
@@ -65,21 +66,7 @@ def print_preset(row: dict[str, Any]) -> None:
     weights.add_row("  total", f"{row['parameters']:,}", printed)
     console.print()
     console.print(weights)
-    if row["costs"]:
-        costs = Table(box=None, pad_edge=False)
-        for title in ("length", "FLOPs, forward", "in attention", "activations"):
-            costs.add_column(title, justify="right")
-        for item in row["costs"]:
-            share = f"{100 * item['attention_flops'] / item['flops']:.0f} %" if item["attention_flops"] else ""
-            note = "  the paper's length" if item["length"] in row["printed_lengths"] else ""
-            costs.add_row(
-                str(item["length"]), short_number(item["flops"]), share, short_bytes(item["activation_bytes"]), note
-            )
-        console.print()
-        console.print(costs)
-        console.print("for one sequence; activations saved for the backward pass, in float32", style="dim")
-    for note in row["cost_notes"]:
-        console.print(note, style="dim", markup=False)
+    _print_costs(row)
     console.print()
     if row["options"]:
         options = Table("option", "value", box=None, pad_edge=False)
@@ -91,6 +78,33 @@ def print_preset(row: dict[str, Any]) -> None:
     console.print(f"\nin Python: {row['python']}", markup=False)
 
 
+def _print_costs(row: dict[str, Any]) -> None:
+    """The cost of one sequence by its length, and the memory of the state after it where that is known."""
+    console, states = output(), {item["length"]: item["bytes"] for item in row.get("state_bytes", ())}
+    if row["costs"]:
+        costs = Table(box=None, pad_edge=False)
+        for title in (
+            "length",
+            "FLOPs, forward",
+            "in attention",
+            "activations",
+            *(["decoding state"] if states else []),
+        ):
+            costs.add_column(title, justify="right")
+        for item in row["costs"]:
+            share = f"{100 * item['attention_flops'] / item['flops']:.0f} %" if item["attention_flops"] else ""
+            note = "  the paper's length" if item["length"] in row.get("printed_lengths", ()) else ""
+            cells = [str(item["length"]), short_number(item["flops"]), share, short_bytes(item["activation_bytes"])]
+            if states:
+                cells.append(short_bytes(states[item["length"]]) if item["length"] in states else "")
+            costs.add_row(*cells, *([note] if note else []))
+        console.print()
+        console.print(costs)
+        console.print("for one sequence; activations saved for the backward pass, in float32", style="dim")
+    for note in row["cost_notes"]:
+        console.print(note, style="dim", markup=False)
+
+
 def print_checkpoint(row: dict[str, Any]) -> None:
     """Print a checkpoint: its family, weights, heads and tokenizer, and how to load it."""
     console = output()
@@ -99,9 +113,11 @@ def print_checkpoint(row: dict[str, Any]) -> None:
     console.print(title, markup=False, soft_wrap=True)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("family", f"{row['family'] or 'longspan'}, here a model {row['model']!r}")
+    facts.add_row("attention", escape(_runs([_plain_attention(item) for item in row["attention"]])) or "–")
     facts.add_row("task heads", ", ".join(row["tasks"]) or "–")
     if row["labels"]:
         facts.add_row("labels", escape(", ".join(row["labels"])))
+    facts.add_row("weights", short_bytes(row["weight_bytes"]))
     facts.add_row("max length", "any" if row["max_length"] is None else f"{row['max_length']} tokens")
     tokenizer = row["tokenizer"]
     if tokenizer is None:
@@ -122,7 +138,20 @@ def print_checkpoint(row: dict[str, Any]) -> None:
     for table in (weights, options):
         console.print()
         console.print(table)
+    _print_costs(row)
     console.print(f"\nin Python: longspan.hub.load({row['path']!r})", markup=False, soft_wrap=True)
+
+
+def _plain_attention(layer: dict[str, Any]) -> str:
+    kind = _plain({"name": layer["name"], **layer["options"]})
+    cross = " reading the encoder" if layer["layer"].endswith("cross") else ""
+    return f"{kind}{', causal' if layer['causal'] else ''}{cross}"
+
+
+def _runs(texts: list[str]) -> str:
+    """Texts in lines, with equal neighbours once and a count."""
+    counted = [(text, len(list(same))) for text, same in groupby(texts)]
+    return "\n".join(text if times == 1 else f"{times} × {text}" for text, times in counted)
 
 
 def _plain(value: Any) -> str:
@@ -131,13 +160,7 @@ def _plain(value: Any) -> str:
         inside = ", ".join(f"{key}={_plain(item)}" for key, item in value.items() if key != "name")
         return f"{value.get('name', '')}({inside})" if inside else str(value.get("name", ""))
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        runs: list[tuple[str, int]] = []
-        for text in map(_plain, value):
-            if runs and runs[-1][0] == text:
-                runs[-1] = (text, runs[-1][1] + 1)
-            else:
-                runs.append((text, 1))
-        return "\n".join(text if times == 1 else f"{times} × {text}" for text, times in runs)
+        return _runs([_plain(item) for item in value])
     if isinstance(value, list):
         return f"({', '.join(map(str, value))})"
     return str(value)

@@ -153,8 +153,11 @@ def _task_of_set(name: str | None) -> str | None:
 
 
 def _stem(source: str) -> str:
+    from longspan.data.text.hub_datasets import PREFIX, HubName
     from longspan.data.text.text_files import PACKED
 
+    if source.startswith(PREFIX):
+        return Path(HubName.read(source).name).name
     path = Path(source.rstrip("/"))
     return Path(path.stem).stem if path.suffix in PACKED else path.stem
 

@@ -103,7 +103,7 @@ def _report(seeds: "SeedSet", json: bool) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("metric", "mean", "deviation", *(f"seed {run['seed']}" for run in summary["runs"])):
         table.add_column(name, justify="left" if name == "metric" else "right")
-    for name, numbers in summary["figures"].items():
+    for name, numbers in summary["metrics"].items():
         table.add_row(name, *(_short(value) for value in (numbers["mean"], numbers["deviation"], *numbers["values"])))
     output().print(table)
 

@@ -192,9 +192,9 @@ def evaluate(
         write_errors(chart, result.table, f"{run.name}, {split}")
     if json:
         source = {"run": str(run), "model": str(result.model), "split": split}
-        print_json({**source, "figures": result.figures, "table": result.table})
+        print_json({**source, "metrics": result.metrics, "table": result.table})
     else:
-        print(f"{result.model}, {split}: {_metrics(result.figures)}")
+        print(f"{result.model}, {split}: {_metrics(result.metrics)}")
         for line in _table_lines(result.table):
             print(f"  {line}")
     return 0
@@ -268,7 +268,7 @@ def run_training(
         return code
     elif processes.first and json:
         source = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
-        print_json({**source, "figures": metrics})
+        print_json({**source, "metrics": metrics})
     elif processes.first:
         print(f"{folder / RESULT}: {_metrics(metrics)}")
     return code

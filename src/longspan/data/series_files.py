@@ -92,7 +92,7 @@ class SeriesTable:
 
 def read(path: Path, columns: Columns, *, encoding: str | None = None) -> SeriesTable:
     """The series of a file (.csv, .tsv, .jsonl, also packed), with NaN where a value is missing."""
-    header = _header(path, encoding)
+    header = header_of(path, encoding)
     rows = list(tables.rows(path, header, encoding=encoding))
     for name in [columns.date, *(columns.values or ()), *(columns.inputs or ())]:
         if name and name not in header:
@@ -185,7 +185,7 @@ def has_clock(dates: Sequence[datetime]) -> bool:
     return any((day.hour, day.minute, day.second) != (0, 0, 0) for day in dates)
 
 
-def _header(path: Path, encoding: str | None) -> list[str]:
+def header_of(path: Path, encoding: str | None) -> list[str]:
     """The names of the columns: of the separator that gives most of them."""
     kind = tables.format_of(path)
     if kind not in ("csv", "tsv"):
@@ -199,7 +199,7 @@ def _header(path: Path, encoding: str | None) -> list[str]:
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise InvalidInput(f"{path}, line 1: two columns are called {twice!r}")
-    if all(_parse(name, ".") is not None for name in names):
+    if all(parse_number(name, ".") is not None for name in names):
         raise InvalidInput(f"{path}, line 1: expected the names of the columns, got numbers: {first[:60]!r}")
     return names
 
@@ -211,7 +211,7 @@ def _dated(path: Path, rows: Sequence[tables.TableRow], header: Sequence[str], c
     candidates = [columns.date] if columns.date else [name for name in header if name not in (columns.values or ())]
     for name in candidates:
         first = rows[0].fields[name].strip()
-        plain = _parse(first, columns.decimal) is not None and not (len(first) == 8 and first.isdecimal())
+        plain = parse_number(first, columns.decimal) is not None and not (len(first) == 8 and first.isdecimal())
         if columns.date is None and plain:
             continue  # a number is not guessed to be a date
         formats: list[str | None] = [columns.date_format] if columns.date_format else _formats(rows, name)
@@ -280,7 +280,8 @@ def _check_order(rows: Sequence[tables.TableRow], dates: Sequence[datetime], col
             raise InvalidInput(f"{row.where}: the date {said} {fault}; sort the rows by date, one row for each")
 
 
-def _parse(text: str, decimal: str) -> float | None:
+def parse_number(text: str, decimal: str) -> float | None:
+    """A finite number with this decimal mark; None: it is not one."""
     text = text.strip()
     if decimal == ",":
         if not COMMA.fullmatch(text):
@@ -294,7 +295,7 @@ def _parse(text: str, decimal: str) -> float | None:
 
 
 def _is_numeric(row: tables.TableRow, name: str, decimal: str) -> bool:
-    return _parse(row.fields[name], decimal) is not None
+    return parse_number(row.fields[name], decimal) is not None
 
 
 def _number(row: tables.TableRow, name: str, decimal: str) -> float:
@@ -302,9 +303,9 @@ def _number(row: tables.TableRow, name: str, decimal: str) -> float:
     text = row.fields[name].strip()
     if text.lower() in ABSENT:
         return math.nan
-    number = _parse(text, decimal)
+    number = parse_number(text, decimal)
     if number is None:
-        comma = decimal == "." and _parse(text, ",") is not None
+        comma = decimal == "." and parse_number(text, ",") is not None
         hint = 'give decimal = ","' if comma else "leave it empty if it is missing"
         raise InvalidInput(f"{row.where}: {name} must be a number, not {text[:40]!r}; {hint}")
     return number
@@ -385,6 +386,7 @@ def _rows(table: SeriesTable, which: slice) -> SeriesTable:
 
 
 __all__ = [
+    "ABSENT",
     "GAPS",
     "MISSING",
     "Columns",
@@ -394,6 +396,8 @@ __all__ = [
     "format_date",
     "future_dates",
     "has_clock",
+    "header_of",
+    "parse_number",
     "read",
     "split_future",
 ]

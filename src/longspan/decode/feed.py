@@ -5,7 +5,8 @@ position of its own text. The model reads the tokens that all rows have at once;
 continue to read them while the shorter ones generate.
 
 With `slide` a text may exceed the model's `max_length`. A model whose position table ends there reads the last
-`max_length` tokens again for every further token. Any other model continues from its state.
+`max_length` tokens again for every further token. Any other model continues from its state. A model with a
+`switch_length` reads a text again when it passes that length.
 """
 
 from typing import Any
@@ -61,6 +62,9 @@ class Feed:
         state = self.state
         if self._window is not None and until > self._window:
             ids, state = self.tokens[:, until - self._window : until], self.model.start(len(self.tokens))
+        elif self._switches(until):
+            ids, side, state = *self._whole(until), self.model.start(len(self.tokens))
+            until = ids.shape[1]
         if self._beyond:
             side["beyond"] = True
         logits, self.state = self.model.extend(ids, state, last=True, **side)
@@ -79,9 +83,24 @@ class Feed:
         if self.read:
             positions = self.known[:, None] - 1
             return self.tokens.gather(1, positions), {"positions": positions}
-        shifted = torch.arange(self.longest, device=self.known.device) - (self.longest - self.known)[:, None]
+        return self._from_left(self.longest)
+
+    def _from_left(self, longest: int) -> tuple[Tensor, dict[str, Any]]:
+        """All known tokens, with padding on the left of texts shorter than the longest."""
+        shifted = torch.arange(longest, device=self.known.device) - (longest - self.known)[:, None]
         positions = shifted.clamp_min(0)
         return self.tokens.gather(1, positions), {"positions": positions, "key_mask": shifted >= 0}
+
+    def _switches(self, until: int) -> bool:
+        """Whether the next step takes a text past the length from which the model reads it otherwise."""
+        limit = self.model.switch_length
+        if limit is None or not self.read:
+            return False
+        return bool((self.active & (self.known == limit + 1)).any()) if self.padded else self.read <= limit < until
+
+    def _whole(self, until: int) -> tuple[Tensor, dict[str, Any]]:
+        """All tokens up to the next step's."""
+        return self._from_left(int(self.known.max())) if self.padded else (self.tokens[:, :until], {})
 
     def append(self, new: Tensor, where: Tensor) -> None:
         """Appends the next token in the rows where `where` is True."""

@@ -16,8 +16,9 @@ from longspan.hub.changed_options import rebuild
 from longspan.hub.families.base import Family
 from longspan.hub.load_checkpoint import load, read_file
 from longspan.hub.pretrained import Pretrained
+from longspan.models import registry
 from longspan.models.base import CausalModel, Model, ReplacedTokenPair, TextHeads
-from longspan.models.folder import CONFIG
+from longspan.models.folder import CONFIG, is_own
 from longspan.nn.heads import Head
 
 BLOCK = re.compile(r"\bblocks\.(\d+)\.")
@@ -36,8 +37,8 @@ def tune(
     labels of `heads`; `shape` (pool, activation, inner, dropout) overrides that. `options` override the model's.
     """
     record = read_json(path / CONFIG) if path.is_dir() else read_file(path)[0]
-    if "model_type" in record:
-        family = families.find(str(record["model_type"]), path)
+    if not is_own(record):
+        family = families.of_config(record, path, heads)
         body = family.options(record, [])
         requested = [_with_labels(_family_head(family, head, body, record), head, shape) for head in heads]
         pretrained = load(path, tasks=requested or None, dtype=torch.float32, options=options)
@@ -52,7 +53,7 @@ def _family_head(family: Family, head: Head, options: Mapping[str, Any], record:
     try:
         return family.read_head(head.task, options, record)
     except Unsupported:  # the family has no such head: use longspan's
-        return head
+        return default_head(registry.find(family.model), head)
 
 
 def _with_labels(head: Head, requested: Head, shape: Mapping[str, Any] | None) -> Head:

@@ -74,7 +74,7 @@ def _check_dtype(dtype: torch.dtype | None) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    return path.is_dir() and "model_type" not in _read_config(path)
+    return path.is_dir() and own_folder.is_own(_read_config(path))
 
 
 def _load_own_folder(
@@ -128,11 +128,12 @@ def _build_and_fill(
     changed: Mapping[str, Any],
 ) -> Pretrained:
     """The model that a configuration describes, filled with the tensors; `changed` options override the record's."""
-    family = families.of_config(record, path)
+    family = families.of_config(record, path, tasks)
     wrong = f"has a {CONFIG}, or weights, that cannot be read"
     with _naming(path, family):
         with refusing(path, wrong):
             _check_supported(record, family, tensors)
+            record = {**family.complete(record, tensors)}
             heads = _tasks_in_file(family, record, tensors) if tasks is None else tasks
             changed = config.current_names(registry.find(family.model).Options, changed, family.name)
             options = {**family.options(record, heads), **changed}

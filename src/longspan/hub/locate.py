@@ -1,18 +1,20 @@
 """Find a model by its name, in the same way for every command and for `hub.load`.
 
 A name is the folder of a model (longspan's or Hugging Face's), the folder of a run, a folder with one GGUF file, a file
-(.gguf, or .bin of llama2.c), or `package:NAME` for the model in an installed package.
+(.gguf, or .bin of llama2.c), `package:NAME` for the model in an installed package, or the name of a model in the local
+cache of Hugging Face, `owner/name` or `owner/name@revision`. A folder or file of that name comes first.
 """
 
 from importlib.util import find_spec
 from pathlib import Path
 
 from longspan.errors import InvalidInput
+from longspan.hub import local_cache
 from longspan.manifest import MANIFEST, check_manifest
 from longspan.models.folder import CONFIG, WEIGHTS
 
 PACKAGE = "package:"  # prefix for the name of an installed package with a model
-NAMES = "the folder of a model or of a run, a .gguf file, or package:NAME"
+NAMES = "the folder of a model or of a run, a .gguf file, owner/name of the local cache, or package:NAME"
 # A run, as `longspan train` writes it
 RECIPE, RESULT, CHECKPOINTS, CHECKPOINT_MODEL = "config.toml", "model", "checkpoints", "model"
 # Files of each process; without them a run resumes, but not bit-exactly
@@ -29,9 +31,7 @@ def locate(name: Path | str) -> Path:
         return _packaged(str(name).removeprefix(PACKAGE))
     path = Path(name)
     if not path.exists():
-        if path.parent == Path() and _package_folders(path.name):
-            raise InvalidInput(f"there is no folder or file {path}; for the installed package give {PACKAGE}{path}")
-        raise InvalidInput(f"there is no folder or file {path}; give {NAMES}")
+        path = _cached(path)
     if (path / RECIPE).is_file():
         return _of_run(path)
     if not path.is_dir() or (path / CONFIG).is_file():
@@ -40,6 +40,19 @@ def locate(name: Path | str) -> Path:
     if len(files) > 1:
         raise InvalidInput(f"{path} has {len(files)} .gguf files; name one of them, such as {files[0]}")
     return files[0] if files else path
+
+
+def _cached(path: Path) -> Path:
+    """The folder of a model in the local cache of Hugging Face."""
+    name, nothing = str(path), f"there is no folder or file {path}"
+    if local_cache.is_cached(name):
+        return local_cache.find(name)
+    if path.parent == Path() and _package_folders(path.name):
+        raise InvalidInput(f"{nothing}; for the installed package give {PACKAGE}{path}")
+    if not local_cache.is_name(name):
+        raise InvalidInput(f"{nothing}; give {NAMES}")
+    ways = local_cache.download(name) if "/" in name else f"give {NAMES}"  # a single word is rather a mistyped folder
+    raise InvalidInput(f"{nothing}, and {local_cache.absent(name)}; {ways}")
 
 
 def _package_folders(name: str) -> list[Path]:

@@ -11,6 +11,7 @@ from longspan.hub.pretrained import Pretrained, head_labels
 from longspan.hub.weight_mapping import export_weights, integer_buffers
 from longspan.models.base import Model
 from longspan.models.folder import CONFIG
+from longspan.models.image_base import ImageHeads
 
 
 def save(
@@ -33,8 +34,9 @@ def save(
         raise InvalidInput("say as which family the model is to be written, such as family='bert'")
     model = pretrained.model
     target = families.find(name, name)
-    if target.decoder is not None and target.decoder.model == model.name:
-        target = target.decoder
+    for other in (target.decoder, target.encoder):
+        if other is not None and target.model != model.name == other.model:
+            target = other
     if target.model != model.name:
         raise Unsupported(f"a {target.name} is written from a model {target.model!r}, and this is {model.name!r}")
     before = pretrained.config.get("architectures") or [None]
@@ -47,6 +49,8 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     sidecar_files.write(pretrained, folder, tokenizer)
+    if isinstance(model, ImageHeads):
+        model.write_files(folder)
     safetensors_files.write(folder, tensors, shard_bytes=shard_bytes)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from longspan.errors import InvalidInput, Unsupported
+from longspan.nn.norm import OffsetRMSNorm
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -72,7 +73,8 @@ def initialise(model: nn.Module, names: Iterable[str], std: float) -> None:
         if tensor.dim() > 1:
             nn.init.normal_(tensor, std=std)
         else:
-            nn.init.constant_(tensor, float(isinstance(owner, (nn.LayerNorm, nn.RMSNorm)) and leaf == "weight"))
+            gain = isinstance(owner, (nn.LayerNorm, nn.RMSNorm)) and not isinstance(owner, OffsetRMSNorm)
+            nn.init.constant_(tensor, float(gain and leaf == "weight"))
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:

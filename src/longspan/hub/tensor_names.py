@@ -29,6 +29,9 @@ class Rule:
     turned: bool = False  # their matrices are (inputs, outputs)
     shape: Shape | None = None  # of their tensor, if it has another shape with the same numbers
     inside: bool = False  # part of a head here, of the body there (BERT's pooler)
+    common: bool = False  # one layer of a file serves several heads (ModernBERT's)
+    when: Callable[[Any], bool] | None = None  # by the model's options, whether the rule applies
+    by_head: bool = False  # several of ours: their matrix alternates between them, head by head (GPT-NeoX)
 
 
 def rename(
@@ -75,7 +78,9 @@ def covers(rules: Iterable[Rule], name: str) -> bool:
     return any(_pattern(pattern).fullmatch(name) for rule in rules for pattern in rule.theirs)
 
 
-def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+def to_ours(
+    match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.Size], options: Any = None
+) -> dict[str, Tensor]:
     """Our tensors from theirs, as views where possible."""
     shapes = [sizes[name] for name in match.ours]
     if match.rule.shape is not None:
@@ -83,6 +88,8 @@ def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.S
         return {match.ours[0]: _fitting(reshaped, shapes[0], match)}
     sources = [tensor.t() if match.rule.turned and tensor.dim() == 2 else tensor for tensor in tensors]
     joined = _joined(sources)
+    if match.rule.by_head and joined.shape[0] == sum(size[0] for size in shapes):
+        joined = joined.unflatten(0, (options.heads, len(shapes), -1)).transpose(0, 1).flatten(0, 2)
     if len(shapes) == 1:
         return {match.ours[0]: _fitting(joined, shapes[0], match)}
     rows = [size[0] for size in shapes]
@@ -97,6 +104,8 @@ def to_theirs(match: Match, tensors: Sequence[Tensor], options: Any) -> dict[str
     joined = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
     if match.rule.shape is not None:
         return {match.theirs[0]: joined.reshape(tuple(match.rule.shape(options, joined)))}
+    if match.rule.by_head:
+        joined = joined.unflatten(0, (len(tensors), options.heads, -1)).transpose(0, 1).flatten(0, 2)
     pieces = joined.chunk(len(match.theirs)) if len(match.theirs) > 1 else (joined,)
     turned = match.rule.turned and joined.dim() == 2
     return {name: piece.t() if turned else piece for name, piece in zip(match.theirs, pieces)}

@@ -44,7 +44,7 @@ def fill_weights(
     changed = changed or {}
     file = _Checkpoint(tensors, family, record)
     sizes = {name: tensor.shape for name, tensor in unique(model).items()}
-    matches, unmatched = match(_rules(model, family), sizes)
+    matches, unmatched = match(_rules(model, family, family.named(record)), sizes)
     _restore_draws(model, unmatched, record)
     # A head that the user chose may be of a kind that this family does not have: then no file has its tensors.
     unruled = _parameters(model, unmatched)
@@ -65,7 +65,7 @@ def fill_weights(
             values = [file.take(name) for name in present]
             if len(values) == 1:
                 values = [resize_positions(model, pair.ours[0], values[0], changed)]
-            for name, tensor in to_ours(pair, values, sizes).items():
+            for name, tensor in to_ours(pair, values, sizes, model.options).items():
                 set_tensor(model, name, tensor, dtype, " and ".join(present))
     unused = file.unused()
     unknown = file.unknown(unused)
@@ -88,7 +88,7 @@ class _Checkpoint:
     def __init__(self, tensors: Mapping[str, Tensor], family: Family, record: Mapping[str, Any]) -> None:
         self.tensors, self.family = tensors, family
         kept = [name for name in tensors if not any(re.fullmatch(pattern, name) for pattern in family.ignored)]
-        self.names = {modern_name(name): name for name in kept}  # modern name -> name in the file
+        self.names = {family.spelling(modern_name(name)): name for name in kept}  # modern name -> name in the file
         self.architecture = family.named(record)
         self.prefix = family.bases.get(self.architecture, family.base)
         self.tied = bool(record.get("tie_word_embeddings", family.tied))
@@ -124,7 +124,11 @@ class _Checkpoint:
     def unknown(self, names: Sequence[str]) -> list[str]:
         """Of the names, those that belong to no head and no output layer of the family."""
         family = self.family
-        rules = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
+        classes = (None, *family.class_heads)
+        rules = [
+            *family.output,
+            *(rule for task in family.heads for name in classes for rule in family.rules(task, name)),
+        ]
         return [name for name in names if not covers(rules, name.removeprefix(self.prefix))]
 
     def _repeats_another(self, name: str) -> bool:
@@ -145,7 +149,7 @@ class _Checkpoint:
 def export_weights(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under the family's names."""
     ours, architecture = unique(model), record["architectures"][0]
-    matches, unmatched = match(_rules(model, family), ours)
+    matches, unmatched = match(_rules(model, family, architecture), ours)
     unnamed = _parameters(model, unmatched)
     if unnamed:
         raise Unsupported(f"a {family.name} of Hugging Face has no place for {first_names(unnamed)}")
@@ -164,21 +168,27 @@ def export_weights(model: Model, family: Family, record: Mapping[str, Any]) -> d
 
 def _rules_of_other_heads(model: Model, family: Family, record: Mapping[str, Any]) -> set[Rule]:
     """Rules whose names mean another head in this file: one with other labels, or another task's `classifier`."""
-    known = (record.get("architectures") or [None])[0] in family.architectures
-    tasks = family.tasks(record) if known else ()
-    in_file = {name for task in tasks for rule in family.rules(task) if not rule.inside for name in rule.theirs}
+    architecture = family.named(record)
+    tasks = family.tasks(record) if record.get("architectures") and architecture in family.architectures else ()
+    file_rules = [rule for task in tasks for rule in family.rules(task, architecture)]
+    in_file = {name for rule in file_rules if not rule.inside for name in rule.theirs}
     rules: set[Rule] = set()
     for head in model.options.tasks or ():
         same_labels = head.task not in LABELLED or head.labels == family.count(record, head.task)
         if head.task not in tasks or not same_labels:
-            rules.update(rule for rule in family.rules(head.task) if not rule.inside and in_file & {*rule.theirs})
+            rules.update(
+                rule
+                for rule in family.rules(head.task, architecture)
+                if not rule.inside and not rule.common and in_file & {*rule.theirs}
+            )
     return rules
 
 
-def _rules(model: nn.Module, family: Family) -> list[Rule]:
-    """The rules for a model's tensors."""
-    heads = [rule for task in getattr(model, "heads", {}) for rule in family.rules(task)]
-    return [*family.body, *family.output, *heads]
+def _rules(model: Model, family: Family, architecture: str | None = None) -> list[Rule]:
+    """The rules for a model's tensors, in files of a class."""
+    heads = [rule for task in getattr(model, "heads", {}) for rule in family.rules(task, architecture)]
+    rules = [*family.body, *family.output, *heads]
+    return [rule for rule in rules if rule.when is None or rule.when(model.options)]
 
 
 def _parameters(model: nn.Module, names: Sequence[str]) -> list[str]:

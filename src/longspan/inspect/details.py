@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longspan.attention.map_factors import MapFactors, ProductMap, SoftmaxMap
+from longspan.attention.map_factors import PASSING, MapFactors, ProductMap, SoftmaxMap
 from longspan.inspect.records import Dense, Detail, ProductFactors, Rows, Rule, SoftmaxFactors
 
 MOST_DENSE = 512  # tokens up to which all weights may be kept
@@ -83,7 +83,7 @@ def _softmax(factors: SoftmaxMap, head: int, *, half: bool) -> SoftmaxFactors:
 def _largest_score(factors: SoftmaxMap) -> float:
     largest = torch.zeros(())
     keys = torch.arange(factors.shape[3])
-    for part in torch.arange(factors.shape[2]).split(max(1, (1 << 22) // factors.shape[3])):
+    for part in torch.arange(factors.shape[2]).split(max(1, PASSING // factors.shape[3])):
         scores = factors.scores(part, keys)
         largest = torch.maximum(largest, scores.masked_fill(scores.isinf(), 0.0).abs().amax())
     return float(largest)

@@ -108,16 +108,7 @@ def entry(name: str) -> Entry:
     forms = [form for form, causal in FORMS.items() if _has(mechanism, causal)]
     moves = mechanism.supports.map and _moves(name, forms[0], options.options)
     inputs = INPUTS if moves or "LP" in mechanism.survey_class else 1
-    pictures: dict[str, dict[tuple[int, ...], tuple[Picture, ...]]] = {}
-    for form in forms:
-        pictures[form] = {}
-        for indices in settings(options.dials):
-            given = {dial.name: dial.values[index] for dial, index in zip(dials, indices)}
-            try:
-                drawn = [picture(name, form, {**options.options, **given}, seed) for seed in range(inputs)]
-            except LongspanError:  # values that exclude each other
-                continue
-            pictures[form][indices] = tuple(drawn)
+    pictures = {form: _pictures(name, form, options.options, dials, inputs) for form in forms}
     return Entry(
         facts=describe(name),
         kind=survey_class(name),
@@ -131,12 +122,30 @@ def entry(name: str) -> Entry:
     )
 
 
+def _pictures(
+    name: str, form: str, options: Mapping[str, Any], dials: Sequence[Dial], inputs: int
+) -> dict[tuple[int, ...], tuple[Picture, ...]]:
+    """The pictures of one form at every setting of the dials that it accepts; the first one it must accept."""
+    found = {}
+    for indices in settings({dial.name: dial.values for dial in dials}):
+        given = {dial.name: dial.values[index] for dial, index in zip(dials, indices)}
+        try:
+            drawn = [picture(name, form, {**options, **given}, seed) for seed in range(inputs)]
+        except LongspanError:  # values that exclude each other
+            if indices == tuple(dial.start for dial in dials):
+                raise
+            continue
+        found[indices] = tuple(drawn)
+    return found
+
+
 def picture(name: str, form: str, options: Mapping[str, Any], seed: int = 0) -> Picture:
     """What a mechanism reads in the sample number `seed`."""
     marked = int(options.get(MARKED, 2))
     given = {key: value for key, value in options.items() if key != MARKED}
-    torch.manual_seed(0)  # of weights that the mechanism has itself
-    built = build(name, heads=1, head_dim=WIDTH, max_length=POSITIONS, causal=FORMS[form], **given).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of weights that the mechanism has itself
+        built = build(name, heads=1, head_dim=WIDTH, max_length=POSITIONS, causal=FORMS[form], **given).eval()
     q, k, hidden = sample(seed)
     if "k" not in built.projects:
         k = q
@@ -216,7 +225,8 @@ def state(name: str) -> dict[int, int] | None:
             options=_required(name, length),
         )  # fmt: skip
         try:
-            size = ready(case).state
+            with torch.random.fork_rng(devices=[]):
+                size = ready(case).state
         except LongspanError:  # a form that cannot decode, or a plugin that needs options
             return None
         assert size is not None

@@ -28,13 +28,13 @@ class Sight:
 
 def visibility() -> list[Sight]:
     """BERT, GPT and ELMo side by side, and a window, whose reach grows with depth."""
-    torch.manual_seed(0)
-    bert = build("encoder", **SIZES).eval()
-    gpt = build("decoder", **SIZES).eval()
-    local = build("decoder", **SIZES, attention={"name": "window", "window": 2}).eval()
-    elmo = build(
-        "elmo", layers=LAYERS, cells=8, projection=4, filters=(2, 2), character_width=3, characters=6, highways=0
-    ).eval()
+    tiny = {"cells": 8, "projection": 4, "filters": (2, 2), "character_width": 3, "characters": 6, "highways": 0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        bert = build("encoder", **SIZES).eval()
+        gpt = build("decoder", **SIZES).eval()
+        local = build("decoder", **SIZES, attention={"name": "window", "window": 2}).eval()
+        elmo = build("elmo", layers=LAYERS, **tiny).eval()
     ids = torch.arange(POSITIONS)[None] % 16
     characters = (ids[..., None] + torch.arange(6)) % 250 + 1
 

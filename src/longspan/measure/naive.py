@@ -16,8 +16,10 @@ class Naive(SoftmaxAttention):
     """softmax(q kᵀ / √d) v in plain torch operations."""
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
-        if self.options.score != "scaled_dot" or extras.bias is not None or k.shape[1] != q.shape[1]:
-            raise Unsupported("the naive softmax has scaled products of as many key heads as query heads, and no bias")
+        if self.options.score != "scaled_dot" or not self.plain or extras.bias is not None or k.shape[1] != q.shape[1]:
+            raise Unsupported(
+                "the naive softmax has scaled products of as many key heads as query heads, and no bias, cap or sink"
+            )
         scores = (q * self._scale) @ k.mT  # scaling q is cheaper than scaling the scores
         if self.causal or extras.key_mask is not None:
             weights = masked_softmax(scores, readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device))

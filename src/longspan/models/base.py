@@ -9,7 +9,8 @@
     SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
 
-`image_base.py` has those of images and sets, `word_base.py` those of words, `series_base.py` that of series.
+`image_base.py` has those of images and sets, `pixel_base.py` that of generated images, `word_base.py` those of words,
+`series_base.py` that of series.
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.
@@ -149,6 +150,8 @@ class CausalModel(Model):
     # `extend(…, beyond=True)` reads past it.
     fixed_length: bool = True
     left_padding: bool = False
+    # Texts above this length are read otherwise from their first token on (longrope), so a state cannot cross it.
+    switch_length: int | None = None
     reads_source: bool = False  # an encoder–decoder: start() needs a source
 
     def start(

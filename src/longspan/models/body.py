@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,22 +13,35 @@ from longspan.attention.config import AttentionConfig
 from longspan.attention.mechanisms.linformer import LinformerAttention, share_projection
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.models.attention_positions import RotaryLayer, attention_position, attention_positions
 from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.block import Block
 from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.embedding import TokenEmbedding
+from longspan.nn.experts import ExpertLayer, Experts
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.halting import Halting
-from longspan.nn.multihead import MultiHead, Position
+from longspan.nn.multihead import QK_NORMS, MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
 from longspan.nn.positions import AbsolutePositions, AxialPositions, LearnedPositions, SinusoidalPositions
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
-from longspan.nn.rotary import Rotary
 from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
+from longspan.nn.transient_global import TransientGlobalHeads
 
-POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "rotary_grid", "alibi", "relative", "none")
+POSITIONS = (
+    "sinusoidal",
+    "learned",
+    "learned_relative",  # learned positions, and biases of scores by distance too (MPNet)
+    "axial",
+    "axial_sum",
+    "rotary",
+    "rotary_grid",
+    "alibi",
+    "relative",
+    "none",
+)
 
 INITS = ("xavier", "normal", "fan_in")
 SHARES = ("all", "attention", "feedforward")  # Lan et al. 2020, section 3.1
@@ -45,12 +59,23 @@ class BodyOptions(config.Options):
     value_dim: int | None = option(None, "width of a head's values; head_dim unless given", low=1)
     persistent: int = option(0, "learned keys and values per head that every query reads (all-attention)", low=0)
     kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
+    qk_norm: str = option(
+        "none", "norm of queries and keys before rotation: of each head (Qwen3), or of all (OLMo 2)", choices=QK_NORMS
+    )
     hidden: int = option(2048, "inner width of the feed-forward layer; 0: blocks without one", low=0)
+    experts: Experts | None = option(None, "a table: experts in place of one feed-forward layer (gpt-oss)")
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
     norm_position: str = option(
-        "post", "norm after each sub-layer, or before it", choices=("post", "pre"), formerly="place"
+        "post",
+        "norm after the sum with each sub-layer, before the sub-layer, of its output (OLMo 2), or both (Gemma 2)",
+        choices=("post", "pre", "output", "both"),
+        formerly="place",
     )
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
+    first_norm: bool = option(True, "pre: whether the first layer's attention has a norm before it; not in ModernBERT")
+    parallel: bool = option(
+        False, "pre: whether attention and feed-forward layer read the same states and are added at once (GPT-NeoX)"
+    )
     eps: float = option(1e-5, "added to the variance in norms", low=0)
     bias: bool = option(True, "whether the linear layers of the blocks have biases")
     query_bias: bool | None = option(
@@ -68,6 +93,9 @@ class BodyOptions(config.Options):
     embedding_norm: bool = option(False, "whether embeddings are normalised before dropout (BERT, BART)")
     embedding_width: int | None = option(None, "width of the tables, if not `width` (ALBERT, ELECTRA)", low=1)
     embedding_projection: bool = option(False, "whether a layer follows tables of equal width too (ALBERT)")
+    narrow_tokens: bool = option(
+        False, "embedding_width: of tokens alone, with layers without bias to the width and back (OPT-350M)"
+    )
     segments: int = option(0, "kinds of segments, such as first and second sentence: 2 (BERT)", low=0)
     attention_dropout: float = option(0.0, "on attention weights, if the mechanism has any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
@@ -80,6 +108,15 @@ class BodyOptions(config.Options):
     position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
     rotary_base: float = option(10000.0, "rotary: base of the wavelengths", low=1)
     rotary_scaling: RotaryScaling | None = option(None, "rotary: scaled frequencies, for longer texts (Llama 3.1)")
+    rotary_dim: int | None = option(None, "rotary: features of a head that are rotated; all unless given", low=2)
+    rotary_layers: tuple[RotaryLayer, ...] | None = option(
+        None, "rotary: rotation, base and scaling of each layer, repeated from the bottom up (Gemma 3, SmolLM3)"
+    )
+    relative_buckets: int = option(32, "relative: buckets of distances, one number per head in each (T5)", low=2)
+    relative_distance: int = option(128, "relative: distance from which all share the last bucket (T5)", low=2)
+    summary_block: int | None = option(
+        None, "windows of encoders: tokens of a block whose summary every query reads too (LongT5: 16)", low=1
+    )
     axes: tuple[int, ...] | None = option(None, "axial, rotary_grid: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; required by fixed-size tables", low=1)
@@ -101,31 +138,38 @@ def spread(settings: Sequence[AttentionConfig], layers: int, stack_name: str) ->
 def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None) -> TokenEmbedding:
     """The token embedding, with the positions that are added to it."""
     width = table_width(options)
+    finished = position_width(options)
     return TokenEmbedding(
         vocabulary,
         width,
         scale=options.scale,
         padding=padding,
         position=absolute_position(options),
-        norm=build_norm(options.norm, width, options.eps) if options.embedding_norm else None,
+        norm=build_norm(options.norm, finished, options.eps) if options.embedding_norm else None,
         dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
         segments=options.segments,
         out_width=options.width,
         project=options.embedding_projection,
+        narrow=options.narrow_tokens,
     )
 
 
 def table_width(options: BodyOptions) -> int:
-    """The width of the tables of tokens, positions and segments."""
+    """The width of the table of tokens."""
     return options.embedding_width or options.width
+
+
+def position_width(options: BodyOptions) -> int:
+    """The width of the tables of positions and segments: that of tokens, unless tokens alone are narrow."""
+    return options.width if options.narrow_tokens else table_width(options)
 
 
 def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
     """The positions that are added to the embedding, or None if `position` is not of that kind."""
-    width = table_width(options)
+    width = position_width(options)
     if options.position == "sinusoidal":
         return SinusoidalPositions(width)
-    if options.position == "learned":
+    if options.position in ("learned", "learned_relative"):
         if options.max_length is None:
             raise InvalidOption("learned positions are a table: give max_length, the longest text")
         return LearnedPositions(options.max_length, width, offset=options.position_offset)
@@ -138,19 +182,6 @@ def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
             raise InvalidOption("axial_sum positions need axes, the sides of the grid")
         return AxialPositions(options.axes, [width] * len(options.axes), summed=True)
     return None
-
-
-def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
-    """The positions that are applied inside attention, or None; one module for all layers."""
-    if options.position == "rotary":
-        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling)
-    if options.position == "rotary_grid":
-        if options.axes is None:
-            raise InvalidOption("rotary_grid positions need axes, the sides of the grid")
-        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling, axes=options.axes)
-    if options.position == "alibi":
-        return Alibi(options.heads)
-    return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None
 
 
 def build_stack(
@@ -180,17 +211,30 @@ def build_stack(
         )
     if options.reversible and options.drop_path:
         raise Unsupported(f"{stack_name}: reversible blocks cannot skip sub-layers; leave out drop_path")
-    position = _within(options, options.key_dim or _head_dim(options), causal)
+    if options.norm_position != "pre" and (options.parallel or not options.first_norm):
+        what = "parallel" if options.parallel else "first_norm=False"
+        raise InvalidOption(f"{stack_name}: {what} needs norms before each sub-layer; give norm_position='pre'")
+    if options.parallel and (cross is not None or options.reversible or not options.hidden):
+        raise Unsupported(
+            f"{stack_name}: parallel blocks have attention and a feed-forward layer, and neither a context nor "
+            "reversible layers; leave out parallel"
+        )
+    positions = attention_positions(options, options.key_dim or _head_dim(options), causal, layers, stack_name)
+    summaries = None  # the decoder of an encoder–decoder has none
+    if options.summary_block is not None and not causal:
+        sizes = options.relative_buckets, options.relative_distance
+        summaries = RelativeBias(options.heads, *sizes)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
     order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
     mixers: list[MultiHead] = []
     readers: list[MultiHead | None] = []
-    changes: list[FeedForward | None] = []
+    changes: list[FeedForward | ExpertLayer | None] = []
     for layer, group in enumerate(order):
         first = order.index(group)
         shared = share if first < layer else "none"
-        if shared != "none" and mixer_configs[layer] != mixer_configs[first]:
+        same = mixer_configs[layer] == mixer_configs[first] and positions[layer] is positions[first]
+        if shared != "none" and not same:
             raise InvalidOption(f"{stack_name}: layers that share weights have the same attention; give one setting")
         if shared == "all":
             continue
@@ -199,7 +243,11 @@ def build_stack(
             readers.append(readers[first])
         else:
             where = f"{stack_name} self-attention, layer {layer}"
-            mixers.append(_mixer(options, mixer_configs[layer], where, causal=causal, position=position))
+            mixers.append(
+                _mixer(
+                    options, mixer_configs[layer], where, causal=causal, position=positions[layer], summaries=summaries
+                )
+            )
             where = f"{stack_name} cross-attention, layer {layer}"
             readers.append(
                 None if reader_configs is None else _reader(options, reader_configs[layer], where, cross_length)
@@ -217,9 +265,17 @@ def build_stack(
     else:
         last = max(len(mixers) - 1, 1)
         blocks = [
-            Block(mixer, change, cross=reader, residual=_residual(options, options.drop_path * index / last))
+            Block(
+                mixer,
+                change,
+                cross=reader,
+                residual=_residual(options, options.drop_path * index / last),
+                parallel=options.parallel,
+            )
             for index, (mixer, change, reader) in enumerate(zip(mixers, changes, readers))
         ]
+        if not options.first_norm:
+            blocks[0].around_mixer.norm = nn.Identity()
         stack = Stack(blocks, last_norm(options), order if share == "all" else None)
     if any(isinstance(m, LinformerAttention) and m.options.sharing == "layerwise" for m in stack.modules()):
         share_projection(stack)
@@ -247,20 +303,24 @@ def build_block(
     change: nn.Module | None = None,
 ) -> Block:
     """One block; `change` replaces the feed-forward layer."""
-    position = _within(options, options.key_dim or _head_dim(options), causal)
+    position = attention_position(options, options.key_dim or _head_dim(options), causal)
     mixer = _mixer(options, setting, f"{stack_name} self-attention", causal=causal, position=position)
     reader = None if cross is None else _reader(options, cross, f"{stack_name} cross-attention", cross_length)
     return Block(mixer, change or _feedforward(options), cross=reader, residual=_residual(options))
 
 
 def last_norm(options: BodyOptions) -> nn.Module:
-    """The norm at the end of a stack: needed if the blocks have their norms before each sub-layer."""
-    return build_norm(options.norm if options.norm_position == "pre" else "none", options.width, options.eps)
+    """The norm at the end of a stack: needed unless the last block ends with a norm."""
+    return build_norm("none" if options.norm_position == "post" else options.norm, options.width, options.eps)
 
 
-def _feedforward(options: BodyOptions) -> FeedForward | None:
+def _feedforward(options: BodyOptions) -> FeedForward | ExpertLayer | None:
     if not options.hidden:
         return None
+    if options.experts is not None:
+        if options.hidden_dropout or options.feedforward_chunk or not options.bias:
+            raise Unsupported("experts have biases, no dropout inside and no chunks; leave out such options")
+        return ExpertLayer(options.width, options.hidden, options.experts)
     return FeedForward(
         options.width,
         options.hidden,
@@ -296,6 +356,7 @@ def _mixer(
     causal: bool,
     position: Position | None,
     cross: bool = False,
+    summaries: RelativeBias | None = None,
 ) -> MultiHead:
     try:
         mechanism = setting.build(
@@ -315,12 +376,21 @@ def _mixer(
         if isinstance(position, (Alibi, RelativeBias)) and not mechanism.supports.bias:
             raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions need")
         kv_heads = options.kv_heads if mechanism.projects == ("q", "k", "v") else None
-        return MultiHead(
+        kind: Callable[..., MultiHead] = MultiHead
+        block = options.summary_block
+        if summaries is not None and block is not None:
+            kind = partial(
+                TransientGlobalHeads, block=block, summary_position=summaries, norm=options.norm, eps=options.eps
+            )
+        return kind(
             options.width,
             mechanism,
             kv_heads=kv_heads,
             persistent=0 if cross else options.persistent,
             position=position,
+            qk_norm="none" if cross else options.qk_norm,
+            qk_norm_kind=options.norm,
+            qk_norm_eps=options.eps,
             bias=options.bias if options.query_bias is None else options.query_bias,
             out_bias=options.bias if options.output_bias is None else options.output_bias,
         )
@@ -365,6 +435,8 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                 tables = list(module.parameters())
                 for table in tables:
                     nn.init.normal_(table, std=options.init_std * (options.width * len(tables)) ** -0.5)
+            elif isinstance(module, ExpertLayer) and not by_fan:
+                module.reset_parameters(options.init_std)
             elif isinstance(module, Halting):
                 halting.append(module)
         for module in halting:  # its bias sets how soon positions stop
@@ -393,6 +465,7 @@ __all__ = [
     "initialise",
     "last_norm",
     "mechanisms",
+    "position_width",
     "spread",
     "table_width",
 ]

@@ -10,6 +10,8 @@ from longspan.models import presets, registry
 from longspan.models.base import CausalModel, Model
 from longspan.models.cost import blank, cost, count, longest
 from longspan.models.image_base import ImageHeads
+from longspan.models.pixel_base import PixelModel
+from longspan.models.table_base import TableModel
 
 LENGTHS = (1024, 4096, 16384)  # costs are given at these, if the model can hold them, and at the paper's own
 
@@ -67,7 +69,7 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     with blank():
         model = registry.build(name)
     parts = count(model)
-    costs, notes = _costs(model, lengths, row.lengths)
+    costs, notes = costs_by_length(model, lengths, row.lengths)
     return {
         "name": name,
         "model": row.model,
@@ -89,10 +91,13 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     }
 
 
-def _costs(model: Model, requested: Sequence[int], printed: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
+def costs_by_length(
+    model: Model, requested: Sequence[int] = (), printed: Sequence[int] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Costs at the requested lengths, or else at the paper's and at `LENGTHS`; and notes."""
     most = longest(model)
-    usual = () if isinstance(model, ImageHeads) and printed else LENGTHS  # an image has its own size
+    sized = isinstance(model, (ImageHeads, PixelModel, TableModel))  # an image and a row have their own size
+    usual = () if sized and printed else LENGTHS
     lengths = requested or [length for length in sorted({*printed, *usual}) if most is None or length <= most]
     try:
         costs = [cost(model, length) for length in lengths]
@@ -114,4 +119,4 @@ def _summary(model: type[Model]) -> str:
     return (model.__doc__ or import_module(model.__module__).__doc__ or "").strip().splitlines()[0]
 
 
-__all__ = ["describe", "describe_model", "describe_preset", "known", "list_presets"]
+__all__ = ["costs_by_length", "describe", "describe_model", "describe_preset", "known", "list_presets"]

@@ -25,6 +25,8 @@ from longspan.parsing import BAD_VALUES, check_safetensors, read_json, refusing
 from longspan.registry import load_path
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+MODEL_TYPE = "longspan"  # by which transformers recognises a folder, where `longspan.hub.register` was called
+SHELL = "core."  # before the names of weights that transformers wrote
 
 
 def save(
@@ -36,7 +38,12 @@ def save(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # of the model that was here before
-    record = {"model": model.name, "longspan": __version__, "options": config.plain(model.options)}
+    record = {
+        "model": model.name,
+        "longspan": __version__,
+        "model_type": MODEL_TYPE,
+        "options": config.plain(model.options),
+    }
     plugins = _plugins(model)
     if plugins:
         record["plugins"] = plugins
@@ -50,6 +57,11 @@ def save(
     write_manifest(folder, [CONFIG, WEIGHTS, *extra, *([] if tokenizer is None else [TOKENIZER])])
 
 
+def is_own(record: Mapping[str, Any]) -> bool:
+    """Whether a configuration is of longspan's, and not of Hugging Face's."""
+    return bool(record.get("model_type", MODEL_TYPE) == MODEL_TYPE)
+
+
 def load(folder: Path | str) -> Model:
     """Loads a model from its folder, in evaluation mode and in the precision it was saved in."""
     folder = Path(folder)
@@ -60,6 +72,8 @@ def load(folder: Path | str) -> Model:
     with refusing(folder):
         options = config.make(cls.Options, record["options"], f"{folder / CONFIG}")
         weights = _weights(folder)
+        if "architectures" in record:
+            weights = {name.removeprefix(SHELL): weight for name, weight in weights.items()}
         build_limits.check_layers(build_limits.counts(options), len(weights), folder / CONFIG)
     with refusing(folder, errors=BAD_VALUES):
         with build_limits.allowance(sum(tensor.nbytes for tensor in weights.values()), folder / CONFIG):
@@ -165,4 +179,4 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
 
 
-__all__ = ["fill", "load", "save", "unique"]
+__all__ = ["MODEL_TYPE", "fill", "is_own", "load", "save", "unique"]

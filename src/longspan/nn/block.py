@@ -31,6 +31,8 @@ class Block(nn.Module):
     `feedforward` may also be a `SeparableConvolution`, which reads neighbouring tokens, or None: attention with
     persistent vectors can replace it (the all-attention layer of Sukhbaatar et al. 2019).
 
+    `parallel` adds both to the same states, x + mixer(norm x) + feedforward(norm x), as GPT-J and GPT-NeoX do.
+
     Each sub-layer has its own residual connection, built by `residual`:
 
     >>> block = Block(mixer, FeedForward(512, 2048), residual=lambda: Residual(512, norm_position="pre", dropout=0.1))
@@ -43,18 +45,25 @@ class Block(nn.Module):
         *,
         residual: Callable[[], Residual],
         cross: MultiHead | None = None,
+        parallel: bool = False,
     ) -> None:
         super().__init__()
+        self.parallel = parallel
         self.mixer, self.cross, self.feedforward = mixer, cross, feedforward
         self.around_mixer, self.around_feedforward = residual(), None if feedforward is None else residual()
         self.around_cross = None if cross is None else residual()
 
     def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
         self._check(inputs.context)
-        x = self.around_mixer(
-            x,
-            lambda y: self.mixer(y, key_mask=inputs.key_mask, streams=inputs.streams, positions=inputs.positions),
-        )
+
+        def mix(y: Tensor) -> Tensor:
+            out: Tensor = self.mixer(y, key_mask=inputs.key_mask, streams=inputs.streams, positions=inputs.positions)
+            return out
+
+        if self.parallel:
+            assert self.feedforward is not None
+            return self._both(x, mix, self.feedforward)
+        x = self.around_mixer(x, mix)
         cross = self.cross
         if cross is not None and self.around_cross is not None:
             x = self.around_cross(x, lambda y: cross(y, inputs.context, key_mask=inputs.context_mask))
@@ -121,12 +130,18 @@ class Block(nn.Module):
                 out = transition(y)
             return out
 
+        if self.parallel:
+            return self._both(x, mix, change), BlockState(after, state.context, past, alignment)
         x = self.around_mixer(x, mix)
         if self.around_cross is not None:
             x = self.around_cross(x, read)
         if self.around_feedforward is not None:
             x = self.around_feedforward(x, change)
         return x, BlockState(after, state.context, past, alignment)
+
+    def _both(self, x: Hidden, mix: Callable[[Tensor], Tensor], change: Callable[[Tensor], Tensor]) -> Hidden:
+        assert self.around_feedforward is not None
+        return x + self.around_mixer.branch(x, mix) + self.around_feedforward.branch(x, change)
 
     def _check(self, context: Tensor | Context | None) -> None:
         if (context is None) != (self.cross is None):

@@ -17,7 +17,7 @@ class _Embedding(nn.Module):
     """The last steps of both kinds of embeddings.
 
     Positions, an optional norm (BERT, BART), dropout (Vaswani et al. 2017, section 5.4), and a projection if the tables
-    are narrower than the model (ALBERT, ELECTRA).
+    are narrower than the model (ALBERT, ELECTRA). If tokens alone are `narrow` (OPT-350M), the projection comes first.
     """
 
     def __init__(
@@ -26,16 +26,19 @@ class _Embedding(nn.Module):
         dropout: float,
         norm: nn.Module | None = None,
         project: nn.Module | None = None,
+        narrow: bool = False,
     ) -> None:
         super().__init__()
         self.position, self.norm, self.project = position, norm, project
-        self.dropout = Dropout(dropout)
+        self.dropout, self.narrow = Dropout(dropout), narrow
 
     def _finish(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
+        if self.narrow and self.project is not None:
+            x = self.project(x)
         if self.position is not None:
             x = self.position(x, start=start, positions=positions)
         x = self.dropout(x if self.norm is None else self.norm(x))
-        return x if self.project is None else self.project(x)
+        return x if self.project is None or self.narrow else self.project(x)
 
 
 class TokenEmbedding(_Embedding):
@@ -62,9 +65,11 @@ class TokenEmbedding(_Embedding):
         segments: int = 0,
         out_width: int | None = None,
         project: bool = False,
+        narrow: bool = False,
     ) -> None:
         wide = out_width or width
-        super().__init__(position, dropout, norm, Linear(width, wide) if project or wide != width else None)
+        layer = Linear(width, wide, bias=not narrow) if project or wide != width else None
+        super().__init__(position, dropout, norm, layer, narrow)
         if padding is not None and not 0 <= padding < vocabulary:
             raise InvalidOption(f"padding must be a token id in 0..{vocabulary - 1}, got {padding}")
         self.vocabulary = vocabulary
@@ -72,6 +77,8 @@ class TokenEmbedding(_Embedding):
         self.scale = width**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
         self.segment = nn.Parameter(torch.empty(segments, width)) if segments else None
+        if narrow and segments:
+            raise InvalidOption("segments have the tokens' width: leave out narrow_tokens or segments")
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

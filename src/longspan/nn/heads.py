@@ -54,6 +54,8 @@ class Head(config.Options):
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
     inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
     dropout: float = option(0.1, "before the last layer", low=0, high=0.999)
+    dense_bias: bool = option(True, "whether the layer in between has a bias; not in ModernBERT")
+    dense_norm: bool = option(False, "whether a norm follows the layer in between, for texts and tokens (ModernBERT)")
     drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
     bias: bool = option(True, "whether the last layer has a bias")
     tied: bool = option(True, "masked: whether the last layer is the embedding")
@@ -97,7 +99,9 @@ class Head(config.Options):
 
     @classmethod
     def read(cls, value: Any) -> "Head":
-        """From the name of a task, or from a table."""
+        """From the name of a task, or from a table; a head stays as it is."""
+        if isinstance(value, cls):
+            return value
         if isinstance(value, str):
             return config.make(cls, {"task": value}, "head")
         if isinstance(value, Mapping):
@@ -108,17 +112,24 @@ class Head(config.Options):
 class _Head(nn.Module):
     """The optional first layers of all heads: dropout, a linear layer and its activation."""
 
-    def __init__(self, head: Head, width: int, inner: int | None = None) -> None:
+    def __init__(
+        self, head: Head, width: int, inner: int | None = None, *, norm: str = "layer", eps: float = 1e-5
+    ) -> None:
         super().__init__()
         if head.inner is not None and head.activation is None:
             raise InvalidOption("inner needs an activation; give one, or leave out inner")
         self.width = width if head.activation is None else head.inner or inner or width  # the last layer's input
-        self.dense = None if head.activation is None else Linear(width, self.width)
+        self.dense = None if head.activation is None else Linear(width, self.width, bias=head.dense_bias)
+        normed = head.dense_norm and self.dense is not None
+        self.dense_norm = build_norm(norm, self.width, eps) if normed else nn.Identity()
         self._activate = ACTIVATIONS[head.activation or "relu"]
         self.before = Dropout(head.dropout if head.drop_input else 0.0)
 
     def _between(self, x: Tensor) -> Tensor:
-        return x if self.dense is None else self._activate(self.dense(self.before(x)))
+        if self.dense is None:
+            return x
+        out: Tensor = self.dense_norm(self._activate(self.dense(self.before(x))))
+        return out
 
 
 class Masked(_Head):
@@ -129,6 +140,8 @@ class Masked(_Head):
     """
 
     def __init__(self, head: Head, width: int, *, vocabulary: int, table_width: int, norm: str, eps: float) -> None:
+        if head.dense_norm:
+            raise InvalidOption("the head 'masked' has a norm after its layer in between; leave out dense_norm")
         if head.inner is not None:
             raise InvalidOption("the inner layer of the task 'masked' is as wide as the embedding; leave out inner")
         super().__init__(head, width, table_width)
@@ -149,8 +162,8 @@ class Masked(_Head):
 class PerText(_Head):
     """One vector for each text and, unless the task is `pool`, the logits of its labels."""
 
-    def __init__(self, head: Head, width: int) -> None:
-        super().__init__(head, width)
+    def __init__(self, head: Head, width: int, *, norm: str = "layer", eps: float = 1e-5) -> None:
+        super().__init__(head, width, norm=norm, eps=eps)
         self.pool = head.pool
         self.single, self.symmetric = head.task == "choose", head.symmetric
         labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
@@ -182,7 +195,7 @@ class PerToken(_Head):
     """
 
     def __init__(self, head: Head, width: int, *, norm: str, eps: float) -> None:
-        super().__init__(head if head.hidden is None else replace(head, activation=None), width)
+        super().__init__(head if head.hidden is None else replace(head, activation=None), width, norm=norm, eps=eps)
         self.single = head.task == "detect"
         self.feedforward = self.around = None
         if head.hidden is not None:
@@ -233,13 +246,13 @@ def build_head(
             raise InvalidOption("the head 'masked' needs a model with a vocabulary; leave it out")
         return Masked(head, width, vocabulary=vocabulary, table_width=table_width, norm=norm, eps=eps)
     if not head.on_features:
-        return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
+        return (PerText if head.task in TEXT_TASKS else PerToken)(head, width, norm=norm, eps=eps)
     features, recurrent = LayerFeatures(head.features, head.depth, width, layers), None
     width = features.width
     if head.recurrent is not None:
         recurrent = Recurrent(width, head.recurrent, bidirectional=True, dropout=head.dropout, forget_bias=1.0)
         width = recurrent.out_width
-    inner = PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
+    inner = (PerText if head.task in TEXT_TASKS else PerToken)(head, width, norm=norm, eps=eps)
     return FeatureHead(features, recurrent, inner)
 
 

@@ -7,7 +7,9 @@ not scaled. Pixels outside the image are masked; the paper does not say, and `bo
 values instead, as a convolution would.
 
 The map is cut into tiles. The pixels of a tile share one block of keys, the tile and a border of k // 2 pixels around
-it, so that all products are matrix products and nothing is copied k² times.
+it. Everything but q · k depends on the query and on the key's row or column in the block. So it is a product too, of
+further features: a query has its relative score for each row and each column, a key says in which it is. Rows and
+columns outside the neighbourhood get the score `BLOCKED`. The whole is then plain attention, which fused kernels do.
 """
 
 from typing import Literal, get_args
@@ -16,10 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from longspan.attention.kernels import sdpa
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
 
 Borders = Literal["masked", "zeros"]
-TILE = 7  # pixels of a tile's side: with k = 7, a tile of 49 queries reads 169 keys
+LARGEST_TILE = 8  # pixels of a side: with k = 7, a tile of 64 queries reads 196 keys
+BLOCKED = -1e9  # finite, so that its product with 0 is 0
+BLOCKED_HALF = -1e4  # in float16
 
 
 class LocalAttention2d(nn.Module):
@@ -62,6 +67,14 @@ class LocalAttention2d(nn.Module):
         self.rows = nn.Parameter(torch.randn(heads, kernel, half))  # embeddings of the offsets -k//2 … k//2
         self.columns = nn.Parameter(torch.randn(heads, kernel, half))
         self.pool = nn.AvgPool2d(stride, stride, ceil_mode=True) if stride > 1 else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Scores of unit variance for inputs of unit variance: they are not scaled, so the queries start small."""
+        for layer in (self.query, self.key, self.value):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+        with torch.no_grad():
+            self.query.weight.mul_((self.out_channels // self.heads) ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.in_channels:
@@ -72,52 +85,57 @@ class LocalAttention2d(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(batch, heads, head width, height, width) for queries, keys and values of that shape."""
-        height, width = q.shape[-2:]
-        border = self.kernel // 2
-        tall, broad = min(TILE, height), min(TILE, width)
+        batch, (height, width), border = len(q), q.shape[-2:], self.kernel // 2
+        tall, broad = _tile_side(height), _tile_side(width)
         below, right = -height % tall, -width % broad  # up to whole tiles
         queries = _tiles(pad(q, (0, right, 0, below)), tall, broad, 0)
         keys, values = (
             _tiles(pad(heads, (border, border + right, border, border + below)), tall, broad, border)
             for heads in (k, v)
         )
-        scores = queries @ keys.mT + self._relative(queries, tall, broad)
-        hidden = self._hidden(height, width, tall, broad, q.device)
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        tiles = (weights @ values).unflatten(-2, (tall, broad))  # batch, heads, rows, columns, tall, broad, width
-        whole = tiles.permute(0, 1, 6, 2, 4, 3, 5).flatten(5).flatten(3, 4)
+        where = self._key_features(height, width, tall, broad, keys).expand(*keys.shape[:-1], -1)
+        queries = torch.cat([queries, self._query_features(queries, tall, broad)], -1)
+        keys = torch.cat([keys, where], -1)
+        tiles = sdpa.attend(*(x.flatten(0, 2) for x in (queries, keys, values)), scale=1.0)
+        tiles = tiles.unflatten(2, (tall, broad)).unflatten(0, (batch, (height + below) // tall, -1))
+        whole = tiles.permute(0, 3, 6, 1, 4, 2, 5).flatten(5).flatten(3, 4)  # batch, heads, head width, height, width
         out: Tensor = whole[..., :height, :width]
         return out
 
-    def _relative(self, queries: Tensor, tall: int, broad: int) -> Tensor:
-        """q · r for each query and key of a tile; offsets outside the kernel are masked later, and read any row."""
+    def _query_features(self, queries: Tensor, tall: int, broad: int) -> Tensor:
+        """The relative scores of each query for the rows and columns of its block, and what hides a key outside."""
         by_row, by_column = queries.chunk(2, -1)
-        tile = self.rows[:, None, None], self.columns[:, None, None]
+        blocked = BLOCKED_HALF if queries.dtype == torch.float16 else BLOCKED
         rows = _offsets(tall, self.kernel, queries.device).repeat_interleave(broad, 0)
         columns = _offsets(broad, self.kernel, queries.device).repeat(tall, 1)
-        scores_of_rows = (by_row @ tile[0].mT).gather(-1, rows.expand(*by_row.shape[:-1], -1))
-        scores_of_columns = (by_column @ tile[1].mT).gather(-1, columns.expand(*by_row.shape[:-1], -1))
-        return (scores_of_rows[..., :, None] + scores_of_columns[..., None, :]).flatten(-2)
-
-    def _hidden(self, height: int, width: int, tall: int, broad: int, device: torch.device) -> Tensor:
-        """True where a query of a tile does not read a key: (tile rows, tile columns, queries, keys)."""
-        near_rows, real_rows = self._axis(height, tall, device)
-        near_columns, real_columns = self._axis(width, broad, device)
-        near = near_rows[:, None, :, None] & near_columns[None, :, None, :]
-        readable = near.flatten(2).flatten(0, 1)
+        features = [
+            (part @ table.mT.to(part.dtype))
+            .gather(-1, offsets.clamp(0, self.kernel - 1).expand(*part.shape[:-1], -1))
+            .masked_fill((offsets < 0) | (offsets >= self.kernel), blocked)
+            for part, table, offsets in ((by_row, self.rows, rows), (by_column, self.columns, columns))
+        ]
         if self.borders == "masked":
-            real = (real_rows[:, None, :, None] & real_columns[None, :, None, :]).flatten(2)
-            readable = readable & real[:, :, None]
-        # A query past the edge of the map reads its own tile: its output is cut off, and must not be NaN.
-        return ~(readable | ~readable.any(-1, keepdim=True))
+            features.append(torch.full_like(features[0][..., :1], blocked))
+        return torch.cat(features, -1)
 
-    def _axis(self, size: int, tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """For one axis: whether a key of a tile is within the kernel of a query, and whether it is in the map."""
+    def _key_features(self, height: int, width: int, tall: int, broad: int, like: Tensor) -> Tensor:
+        """In which row and column of its block a key is, and whether it is outside the map."""
         border = self.kernel // 2
-        key = torch.arange(tile + 2 * border, device=device) - border
-        near = (key - torch.arange(tile, device=device)[:, None]).abs() <= border
-        place = torch.arange(0, size, tile, device=device)[:, None] + key
-        return near, (place >= 0) & (place < size)
+        rows, columns = (
+            torch.arange(0, size, tile, device=like.device)[:, None]
+            + torch.arange(-border, tile + border, device=like.device)
+            for size, tile in ((height, tall), (width, broad))
+        )
+        shape = (len(rows), len(columns), 1, rows.shape[1], columns.shape[1])
+        features = [
+            torch.eye(rows.shape[1], device=like.device)[:, None].expand(*shape, -1),
+            torch.eye(columns.shape[1], device=like.device).expand(*shape, -1),
+        ]
+        if self.borders == "masked":
+            outside_rows, outside_columns = (rows < 0) | (rows >= height), (columns < 0) | (columns >= width)
+            outside = outside_rows[:, None, None, :, None] | outside_columns[:, None, None, :]
+            features.append(outside[..., None].expand(*shape, 1))
+        return torch.cat([x.to(like.dtype) for x in features], -1).flatten(3, 4)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, kernel={self.kernel}, heads={self.heads}"
@@ -152,26 +170,30 @@ class AttentionStem(nn.Module):
                 f"expected (batch, {self.in_channels} channels, height, width) with sides that are multiples of 4, "
                 f"got {tuple(x.shape)}"
             )
-        values = _tiles(self.value(x).unflatten(1, (self.mixtures, -1)), 4, 4, 0)  # batch, m, rows, columns, 16, width
-        mixed = torch.einsum("bmrcpw,pm->brcpw", values, self.mixture().flatten(0, 1))
+        values = _tiles(self.value(x).unflatten(1, (self.mixtures, -1)), 4, 4, 0)  # batch, rows, columns, m, 16, width
+        mixed = torch.einsum("brcmpw,pm->brcpw", values, self.mixture().flatten(0, 1))
         q, k = (_tiles(layer(x).unflatten(1, (self.heads, -1)), 4, 4, 0) for layer in (self.query, self.key))
-        v = mixed.unflatten(-1, (self.heads, -1)).permute(0, 4, 1, 2, 3, 5)
+        v = mixed.unflatten(-1, (self.heads, -1)).movedim(-2, 3)
         tiles = ((q @ k.mT).softmax(-1) @ v).unflatten(-2, (4, 4))
-        whole = tiles.permute(0, 1, 6, 2, 4, 3, 5).flatten(5).flatten(3, 4).flatten(1, 2)
+        whole = tiles.permute(0, 3, 6, 1, 4, 2, 5).flatten(5).flatten(3, 4).flatten(1, 2)
         out: Tensor = self.pool(self.norm(whole))
         return out
 
 
+def _tile_side(size: int) -> int:
+    """The side of tiles of about equal size that cover a map."""
+    return -(-size // -(-size // LARGEST_TILE))
+
+
 def _tiles(x: Tensor, tall: int, broad: int, border: int) -> Tensor:
-    """(batch, heads, tile rows, tile columns, pixels, width): the tiles of a padded map, each with its border."""
+    """(batch, tile rows, tile columns, heads, pixels, width): the tiles of a padded map, each with its border."""
     tiles = x.unfold(-2, tall + 2 * border, tall).unfold(-2, broad + 2 * border, broad)
-    return tiles.permute(0, 1, 3, 4, 5, 6, 2).flatten(4, 5)
+    return tiles.permute(0, 3, 4, 1, 5, 6, 2).flatten(4, 5)
 
 
 def _offsets(tile: int, kernel: int, device: torch.device) -> Tensor:
     """The index of the offset between a query and a key of a tile with its border, (tile, tile + kernel - 1)."""
-    keys = torch.arange(tile + kernel - 1, device=device)
-    return (keys - torch.arange(tile, device=device)[:, None]).clamp(0, kernel - 1)
+    return torch.arange(tile + kernel - 1, device=device) - torch.arange(tile, device=device)[:, None]
 
 
 __all__ = ["AttentionStem", "Borders", "LocalAttention2d"]

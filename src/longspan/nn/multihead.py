@@ -19,12 +19,14 @@ from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
 from longspan.nn.linear import Linear, ensure_fused, fuse_storage, fused_view, linear
+from longspan.nn.norm import LayerNorm, RMSNorm, build_norm
 from longspan.nn.positions import Positions
 from longspan.nn.rotary import Rotary
 from longspan.precision import autocast_type, state_type
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
+QK_NORMS = ("none", "head", "all")
 NOTHING = Extras()  # no mask, bias or streams
 
 
@@ -97,6 +99,9 @@ class MultiHead(nn.Module):
     and `out_bias` (default: the same) for the output projection. `persistent` is a number of learned keys and values
     per head that every query reads besides the sequence (Sukhbaatar et al. 2019).
 
+    `qk_norm` normalises queries and keys before they are rotated: each head by itself with gains that all heads share
+    ("head": Qwen3, Gemma 3), or all heads of a token as one vector ("all": OLMo 2).
+
     Inputs are (batch, length, width), or have any number of leading dimensions, none included; masks broadcast.
 
     `width` is positional only, so that `width=` can be an option of the mechanism (axial has one).
@@ -120,6 +125,9 @@ class MultiHead(nn.Module):
         context_width: int | None = None,
         out_width: int | None = None,
         position: Position | None = None,
+        qk_norm: str = "none",
+        qk_norm_kind: str = "rms",
+        qk_norm_eps: float = 1e-6,
         bias: bool = True,
         out_bias: bool | None = None,
         **options: Any,
@@ -160,6 +168,7 @@ class MultiHead(nn.Module):
         )
         if self.joins is not None:
             fuse_storage(list(self.project.values()))
+        self.norms = self._build_norms(qk_norm, qk_norm_kind, qk_norm_eps)
         # The further streams, each with the projection that initialises it.
         self.likes: dict[str, str] = {
             stream.name: stream.like if stream.like in self.project else mechanism.projects[0]
@@ -172,6 +181,22 @@ class MultiHead(nn.Module):
         out_bias = bias if out_bias is None else out_bias
         self.out: nn.Module = Linear(self.widths["v"] * heads, width if out_width is None else out_width, bias=out_bias)
         self.reset()
+
+    def _build_norms(self, qk_norm: str, kind: str, eps: float) -> nn.ModuleDict | None:
+        """The norms of queries and keys; None if there are none, so that decoding skips them."""
+        if qk_norm not in QK_NORMS:
+            raise InvalidOption(f"qk_norm must be one of {', '.join(QK_NORMS)}, not {qk_norm!r}")
+        if qk_norm == "none" or kind == "none":
+            return None
+        compared = [name for name in self.heads if name != "v"]
+        if not compared:
+            raise Unsupported(f"{self.mechanism.name} compares no queries and keys, so it has no qk_norm")
+        return nn.ModuleDict(
+            {
+                name: build_norm(kind, self.widths[name] * (self.heads[name] if qk_norm == "all" else 1), eps)
+                for name in compared
+            }
+        )
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -241,7 +266,7 @@ class MultiHead(nn.Module):
         half = autocast_type(device)
         if half is not None and dtype != torch.float64:
             dtype = half  # as the heads
-        if self.joins is not None and not torch.is_grad_enabled():
+        if self.joins is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             ensure_fused([*self.project.values()])  # loading or copying a model separates them
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
 
@@ -276,7 +301,11 @@ class MultiHead(nn.Module):
             q, k, v, _ = self._heads(x, None, None)
             return (*self._rotate(q, k, None, start, positions), v)
         self._check(x, None)
-        heads = linear(x, *fused).view(*x.shape[:2], -1, self.widths["v"]).transpose(1, 2)
+        flat = linear(x, *fused)
+        if self.norms is not None:
+            parts = flat.split([count * self.widths["v"] for count in joins], -1)
+            flat = torch.cat([self._normalise(name, part) for name, part in zip("qkv", parts)], -1)
+        heads = flat.view(*x.shape[:2], -1, self.widths["v"]).transpose(1, 2)
         if isinstance(self.position, Rotary):  # rotate queries and keys together
             rotated = self.position(heads[:, : -joins[2]], start=start, positions=positions)
             q, k = rotated.split(joins[:2], 1)
@@ -291,7 +320,16 @@ class MultiHead(nn.Module):
         return x.view(*x.shape[:-1], -1, self.widths[kind]).transpose(1, 2)
 
     def _project(self, name: str, x: Tensor) -> Tensor:
-        return self._split(self.project[name](x), name)
+        return self._split(self._normalise(name, self.project[name](x)), name)
+
+    def _normalise(self, name: str, x: Tensor) -> Tensor:
+        """Projected queries or keys (batch, length, heads · width) with their norm, if they have one."""
+        if self.norms is None or name not in self.norms:
+            return x
+        norm = self.norms[name]
+        assert isinstance(norm, LayerNorm | RMSNorm)
+        normalised: Tensor = norm(x.unflatten(-1, (-1, norm.normalized_shape[0])))
+        return normalised.flatten(2)
 
     def _merge(self, heads: Tensor) -> Tensor:
         out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
@@ -343,8 +381,10 @@ class MultiHead(nn.Module):
                 all_streams[stream.name] = x
             elif stream.kind == "heads" and (stream.beside is None or all_streams.get(stream.beside) is not None):
                 projection, like = self.extra[stream.name], self.likes[stream.name]
-                tied = None if heads is None or projection is not self.project[like] else heads[like]
-                all_streams[stream.name] = self._split(projection(x), like) if tied is None else tied
+                if heads is not None and projection is self.project[like]:
+                    all_streams[stream.name] = heads[like]
+                else:
+                    all_streams[stream.name] = self._split(self._normalise(like, projection(x)), like)
         return all_streams
 
     # Positions

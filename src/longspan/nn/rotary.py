@@ -48,14 +48,22 @@ class Rotary(nn.Module):
             raise InvalidOption(
                 f"axes must be at least 1 and divide the {rotated} rotated features into pairs, not {self.axes}"
             )
+        if scaling is not None and scaling.short is not None and len(scaling.short) != rotated // 2:
+            raise InvalidOption(
+                f"rotary scaling longrope has {len(scaling.short)} divisors for {rotated // 2} pairs of features"
+            )
         self.head_dim = head_dim
         self.rotated = rotated
         self.base = base
         self.layout = layout
         self.scaling = scaling
-        self._waves = Waves(
-            partial(_rotation_waves, rotated=rotated, base=base, layout=layout, scaling=scaling, axes=self.axes or (1,))
+        encode = partial(
+            _rotation_waves, rotated=rotated, base=base, layout=layout, scaling=scaling, axes=self.axes or (1,)
         )
+        self._waves = Waves(encode)
+        # Texts above this length are rotated otherwise, all of their tokens.
+        self.switch_length = scaling.original_length if scaling is not None and scaling.kind == "longrope" else None
+        self._longer = Waves(partial(encode, longer=True)) if self.switch_length is not None else None
 
     def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
         if x.ndim != 4 or x.shape[3] != self.head_dim:
@@ -63,7 +71,10 @@ class Rotary(nn.Module):
         check_positions(x.shape[0], x.shape[2], start, positions)
         # Half precision rotates in float32: a rounded angle is a wrong offset.
         precise = torch.promote_types(x.dtype, torch.float32)
-        waves = self._waves(x.shape[2], start, positions, x.device, precise)
+        if self._longer is None:
+            waves = self._waves(x.shape[2], start, positions, x.device, precise)
+        else:
+            waves = self._by_length(x, start, positions, precise, self._longer)
         if positions is not None:
             waves = waves[:, None]  # the same for every head
         cosine, sine = waves.chunk(2, -1)
@@ -79,16 +90,35 @@ class Rotary(nn.Module):
         out = torch.addcmul(rotated_part * cosine, other, sine).to(x.dtype)
         return out if rest is None else torch.cat((out, rest), -1)
 
+    def _by_length(
+        self, x: Tensor, start: int, positions: Tensor | None, precise: torch.dtype, longer: Waves
+    ) -> Tensor:
+        """The waves of texts that end here: other ones above the original length, for each row by itself."""
+        assert self.switch_length is not None
+        length = x.shape[2]
+        if positions is None:
+            chosen = longer if start + length > self.switch_length else self._waves
+            return chosen(length, start, None, x.device, precise)
+        short, long = (waves(length, start, positions, x.device, precise) for waves in (self._waves, longer))
+        return torch.where((positions.amax(1) >= self.switch_length)[:, None, None], long, short)
+
     def extra_repr(self) -> str:
         shown = f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
         return shown if self.axes is None else f"{shown}, axes={self.axes}"
 
 
 def _rotation_waves(
-    positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None, axes: tuple[int, ...]
+    positions: Tensor,
+    *,
+    rotated: int,
+    base: float,
+    layout: str,
+    scaling: RotaryScaling | None,
+    axes: tuple[int, ...],
+    longer: bool = False,
 ) -> Tensor:
     """The cosines of all features, then the sines, negated for the first of each pair."""
-    rates = frequencies(rotated // len(axes), base, scaling).to(positions.device)
+    rates = frequencies(rotated // len(axes), base, scaling, longer=longer).to(positions.device)
     angles = torch.cat([column[..., None] * rates for column in coordinates(positions, axes)], -1)
     cosine, sine = angles.cos(), angles.sin()
     if layout == "half":

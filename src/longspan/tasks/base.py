@@ -17,10 +17,12 @@ from torch import Tensor
 
 from longspan import config
 from longspan.data.base import Batch, Data
+from longspan.data.text.hub_datasets import PREFIX, HubName
 from longspan.data.text.word_sentences import Vocabulary
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import Unsupported
 from longspan.models.base import Model
+from longspan.models.image_base import PixelScale
 
 FILES = ("train", "held_out", "test", "tokens")  # options of tasks that are paths of data
 MODEL_FOLDERS = ("teacher",)  # options that are folders of models, or package:NAME
@@ -99,6 +101,7 @@ class Prepared:
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that its model must have: vocabulary, tasks
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, padding, baselines
     objectives: Mapping[str, Objective] = field(default_factory=dict)  # by split, where it differs from `objective`
+    pixel_scale: PixelScale | None = None  # of training images, which the model keeps for predictions
     words: Vocabulary | None = None  # what the rows of a model with `NamedRows` are called
 
 
@@ -115,6 +118,8 @@ class Task(ABC):
     starting_model: ClassVar[Mapping[str, Any]] = {}
     starting_train: ClassVar[Mapping[str, Any]] = {}
 
+    reads_text: ClassVar[bool] = True  # whether a pretrained model must have a tokenizer
+
     options: Any
 
     @dataclass(frozen=True, kw_only=True)
@@ -127,6 +132,11 @@ class Task(ABC):
     def suggest_model(self) -> Mapping[str, Any]:
         """The table [model] to begin with, for the data that the options name."""
         return self.starting_model
+
+    @classmethod
+    def guess_options(cls, table: dict[str, Any]) -> list[str]:
+        """Adds what the training file tells to the table [task] of a written recipe; lines that say so."""
+        return []
 
     @abstractmethod
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
@@ -147,7 +157,7 @@ def located(options: TaskOptions) -> TaskOptions:
     names = (*MODEL_FOLDERS, *(FILES if getattr(options, "set", None) is None else ()))
     paths = {name: getattr(options, name, None) for name in names}
     absolute = {
-        name: os.path.abspath(path)  # noqa: PTH100
+        name: HubName.read(path).absolute() if path.startswith(PREFIX) else os.path.abspath(path)  # noqa: PTH100
         for name, path in paths.items()
         if path is not None and not path.startswith("package:")
     }

@@ -47,6 +47,10 @@ class Bleu(Metrics):
         score = counter().compute_bleu(self.found, self.made, self.length, self.reference, smooth_method="exp")
         return {"bleu": score.score, "length_ratio": self.length / max(self.reference, 1)}
 
+    def sampled(self) -> dict[str, float]:
+        """The metric of a few sentences, during training."""
+        return {"sample_bleu": self.result()["bleu"]} if self.sentences else {}
+
 
 def bleu(
     model: CausalModel,
@@ -62,11 +66,32 @@ def bleu(
 
     >>> bleu(model, prepared.test, prepared.tokenizer, beam=Beam(beams=5)).result()["bleu"]
     """
+    return Bleu.of(*written(model, data, tokenizer, beam=beam, numbers=numbers, tokens=tokens), tokenize)
+
+
+def written(
+    model: CausalModel,
+    data: Parallel,
+    tokenizer: Tokenizer,
+    *,
+    beam: Beam,
+    numbers: Sequence[int] | None = None,
+    tokens: int = 1024,
+) -> tuple[list[str], list[str]]:
+    """What beam search writes for the sources of `data`, or for those with the given numbers, and the references."""
     chosen = list(range(len(data.references))) if numbers is None else sorted(numbers)
     sources = [data.sentence(number) for number in chosen]
-    translations = search_many(model, sources, [data.begin], data.end, options=beam, tokens=tokens)
-    texts = [tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in translations]
-    return Bleu.of(texts, [data.references[number] for number in chosen], tokenize)
+    start = start_of(model)
+    begin = [data.begin if start is None else start]
+    hypotheses = search_many(model, sources, begin, data.end, options=beam, tokens=tokens)
+    texts = [tokenizer.decode(best.tokens).strip() for best, *_ in hypotheses]
+    return texts, [data.references[number] for number in chosen]
+
+
+def start_of(model: CausalModel) -> int | None:
+    """The token that the decoder of a pretrained encoder–decoder starts with; None: as the tokenizer says."""
+    start: int | None = getattr(model.options, "start", None)
+    return start
 
 
 def counter(tokenize: str = "13a") -> Any:
@@ -78,4 +103,4 @@ def counter(tokenize: str = "13a") -> Any:
     return BLEU(tokenize=tokenize, force=True)  # `force`: no warning about texts that look tokenized
 
 
-__all__ = ["TOKENIZERS", "Bleu", "bleu", "counter"]
+__all__ = ["TOKENIZERS", "Bleu", "bleu", "counter", "start_of", "written"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan.config import option
@@ -54,18 +55,16 @@ class LabelObjective(Objective):
         return self.reader.loss(cross_entropy(logits, batch["label"], reduction="sum"), language)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        logits = self.reader.outputs(model, batch)
-        nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
-        confidence, predicted = logits.softmax(-1).max(-1)
-        metrics = ClassMetrics.of(
-            batch["label"].tolist(),
-            predicted.tolist(),
-            len(self.names),
-            nats,
-            names=self.names,
-            confidence=confidence.tolist(),
-        )
-        return metrics, None
+        return label_metrics(self.reader.outputs(model, batch), batch["label"], self.names), None
+
+
+def label_metrics(logits: Tensor, labels: Tensor, names: Sequence[str]) -> ClassMetrics:
+    """Loss, right and wrong labels, and confidence of a batch."""
+    nats = float(cross_entropy(logits, labels, reduction="sum"))
+    confidence, predicted = logits.softmax(-1).max(-1)
+    return ClassMetrics.of(
+        labels.tolist(), predicted.tolist(), len(names), nats, names=names, confidence=confidence.tolist()
+    )
 
 
 class NumberObjective(Objective):
@@ -156,7 +155,7 @@ class Classify(Task):
         wanted = [*_columns(options), options.label]
         paths = files(options, folders)
         tables = {split: read_rows(path, wanted, options) for split, path in paths.items()}
-        names = [] if options.regression else label_names(tables["train"], options)
+        names = [] if options.regression else label_names(tables["train"], options.label, renamed(options.names))
         if "held_out" in tables:
             return tables, names, None
         labels = None if options.regression else [row.fields[options.label] for row in tables["train"]]
@@ -197,9 +196,10 @@ def _columns(options: "Classify.Options") -> list[str]:
     return [options.text] if options.second is None else [options.text, options.second]
 
 
-def _renamed(options: "Classify.Options") -> dict[str, str]:
+def renamed(entries: Sequence[str] | None) -> dict[str, str]:
+    """What labels mean, from entries such as "0=negative"."""
     names = {}
-    for entry in options.names or ():
+    for entry in entries or ():
         label, sign, name = entry.partition("=")
         if not sign or not name:
             raise InvalidOption(f'names are written as in "0=negative", not {entry!r}')
@@ -207,9 +207,9 @@ def _renamed(options: "Classify.Options") -> dict[str, str]:
     return names
 
 
-def label_names(table: Sequence[TableRow], options: "Classify.Options") -> list[str]:
-    """The names of the labels in training texts: numbers sorted by value, others alphabetically."""
-    labels = Counter(row.fields[options.label] for row in table)
+def label_names(table: Sequence[TableRow], column: str, meanings: Mapping[str, str]) -> list[str]:
+    """The names of the labels in training rows: numbers sorted by value, others alphabetically."""
+    labels = Counter(row.fields[column] for row in table)
     path = table[0].path
     if len(labels) < 2:
         raise InvalidInput(f"{path}: all labels are {next(iter(labels))!r}; at least two are needed")
@@ -218,17 +218,16 @@ def label_names(table: Sequence[TableRow], options: "Classify.Options") -> list[
         if all(_is_number(label) for label in labels):
             advice = "to predict numbers, give regression = true"
         raise InvalidInput(
-            f"{path}: the column {options.label!r} has {len(labels)} different values in {len(table)} rows, such as "
-            f"{table[0].fields[options.label][:40]!r}: it does not look like a label; {advice}"
+            f"{path}: the column {column!r} has {len(labels)} different values in {len(table)} rows, such as "
+            f"{table[0].fields[column][:40]!r}: it does not look like a label; {advice}"
         )
-    once = [row for row in table if labels[row.fields[options.label]] == 1] if len(table) >= FEW else []
+    once = [row for row in table if labels[row.fields[column]] == 1] if len(table) >= FEW else []
     if once:
         more = f", and {len(once) - 1} more labels" if len(once) > 1 else ""
-        label = once[0].fields[options.label]
+        label = once[0].fields[column]
         warnings.warn(Notice(f"{once[0].where}: the label {label!r} occurs only here{more}"), stacklevel=2)
     number = all(label.lstrip("-").isdigit() for label in labels)
-    renamed = _renamed(options)
-    return [renamed.get(label, label) for label in sorted(labels, key=(lambda label: int(label)) if number else str)]
+    return [meanings.get(label, label) for label in sorted(labels, key=(lambda label: int(label)) if number else str)]
 
 
 def _examples(
@@ -243,7 +242,7 @@ def _examples(
     pairs = None if options.second is None else [row.fields[columns[1]] for row in table]
     texts = [row.fields[columns[0]] for row in table]
     encoded = tokenizer.encode_many(texts, pairs, longest=options.length, truncate="right")
-    renamed, numbers = _renamed(options), {name: number for number, name in enumerate(names)}
+    meanings, numbers = renamed(options.names), {name: number for number, name in enumerate(names)}
     examples = []
     for row, text in zip(table, encoded):
         label = row.fields[options.label]
@@ -251,14 +250,19 @@ def _examples(
         if options.regression:
             whole = {"number": _number(label, row)}
         else:
-            name = renamed.get(label, label)
-            if name not in numbers:
-                raise InvalidInput(f"{row.where}: no training text has the label {label!r}; they have {_some(names)}")
-            whole = {"label": numbers[name]}
+            whole = {"label": label_number(label, row, numbers, meanings)}
         if not text.ids:
             raise InvalidInput(f"{row.where}: the text has no tokens")
         examples.append(Example(text.ids, text.segments, whole))
     return examples
+
+
+def label_number(label: str, row: TableRow, numbers: Mapping[str, int], meanings: Mapping[str, str]) -> int:
+    """The number of a label, which training rows must have."""
+    name = meanings.get(label, label)
+    if name not in numbers:
+        raise InvalidInput(f"{row.where}: no training text has the label {label!r}; they have {_some([*numbers])}")
+    return numbers[name]
 
 
 def _number(label: str, row: TableRow) -> float:
@@ -308,4 +312,4 @@ def _overlap(one: str, other: str) -> float:
     return len(first & second) / max(1, len(first | second))
 
 
-__all__ = ["Classify", "LabelObjective", "NumberObjective", "label_names"]
+__all__ = ["Classify", "LabelObjective", "NumberObjective", "label_metrics", "label_names", "label_number", "renamed"]

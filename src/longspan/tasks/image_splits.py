@@ -18,6 +18,8 @@ from longspan.tasks.splits import describe, hold_out_numbers
 class ImageTask(Task):
     """A task on the images of a named set, or of your own files."""
 
+    reads_text = False
+
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
         set: str | None = option(None, "a named data set; see `longspan data list`")

@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from longspan.config import option
 from longspan.data.base import Batch
-from longspan.data.images.image_files import Changes, ImageData, Pictures
+from longspan.data.images.image_files import Changes, ImageData
 from longspan.data.images.image_folders import image_size
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
-from longspan.models.image_base import ImageHeads
+from longspan.models.image_base import ImageHeads, PixelScale
 from longspan.nn.heads import Head
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss, head_output
@@ -133,6 +133,7 @@ class Images(ImageTask):
         mixup: float = option(0.0, "α of mixup, which blends two training images and their labels; 0: none", low=0)
         cutmix: float = option(0.0, "α of cutmix, which puts a rectangle of one image into another; 0: none", low=0)
         smoothing: float = option(0.0, "label smoothing", low=0, high=0.999)
+        pool: str = option("first", "what the label is read from: the class token, or all", choices=("first", "mean"))
         teacher: str | None = option(None, "a trained model of the same labels to learn from: a run, or a folder")
         distill: str = option("hard", "what is learned from the teacher", choices=("hard", "soft"))
         teacher_weight: float = option(0.5, "weight of the teacher's loss; the label's has the rest", low=0, high=1)
@@ -167,8 +168,9 @@ class Images(ImageTask):
             needs={
                 "image_size": first.size,
                 "channels": first.channels,
-                "tasks": (Head(task=TASK, labels=len(first.names), names=self._names(first)),),
+                "tasks": (Head(task=TASK, labels=len(first.names), names=first.names, pool=options.pool),),
             },
+            pixel_scale=PixelScale(tuple(mean.tolist()), tuple(deviation.tolist())),
             facts={
                 **{f"{split} images": len(images) for split, images in splits.items()},
                 **({} if held_out is None else {"held out": held_out}),
@@ -186,10 +188,6 @@ class Images(ImageTask):
 
         model = ImageHeads.require(load(options.teacher).model, f"{self.name}: teacher")
         return Teacher(model.requires_grad_(False), options.distill, options.teacher_weight, options.temperature)
-
-    def _names(self, pictures: Pictures) -> tuple[str, ...] | None:
-        """The names of the labels, if they are more than numbers."""
-        return pictures.names if self.options.set is None and not all(map(str.isdigit, pictures.names)) else None
 
     def suggest_model(self) -> Mapping[str, Any]:
         """Patches that divide the images: about seven on a side."""

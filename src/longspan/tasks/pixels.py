@@ -18,7 +18,7 @@ from longspan.data.text.blocks import Batches
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
-from longspan.models.image_base import PixelModel
+from longspan.models.pixel_base import PixelModel
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.image_splits import ImageTask
@@ -49,14 +49,19 @@ class PixelLikelihood(Objective):
         return batch["images"].numel()
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        return TaskLoss(self._nats(model, batch), {})
+        return TaskLoss(self._able(model).training_nats(batch["images"], **_given(batch)).sum(), {})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[PixelMetrics, Any]:
-        return PixelMetrics(self._nats(model, batch).item(), self.count(batch)), None
+        nats = self._able(model).nats(batch["images"], **_given(batch)).sum().item()
+        return PixelMetrics(nats, self.count(batch)), None
 
-    def _nats(self, model: Model, batch: Batch) -> Tensor:
-        given = {name: batch[name] for name in ("labels", "source") if name in batch}
-        return PixelModel.require(model, PixelTask.name).nats(batch["images"], **given).sum()
+    def _able(self, model: Model) -> PixelModel:
+        return PixelModel.require(model, PixelTask.name)
+
+
+def _given(batch: Batch) -> dict[str, Tensor]:
+    """What images are conditioned on."""
+    return {name: batch[name] for name in ("labels", "source") if name in batch}
 
 
 class PixelData(Data):

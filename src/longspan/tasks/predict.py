@@ -12,6 +12,7 @@ from longspan.data.text.windows import around
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import longest_text, tokenizer_of
+from longspan.models.base import Model
 from longspan.tasks import tag as tagging
 from longspan.tasks.metric_sums import Answered, AnswerMetrics
 from longspan.tasks.spans import Passage, best_spans, masked, question_windows
@@ -68,7 +69,16 @@ def predict(
     logits = _read(pretrained, groups, task, batch)
     if task == "regress":
         return [{"value": float(each[0])} for each in logits]
-    return [_labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
+    return [labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
+
+
+def label_task(model: Model) -> str:
+    """The task of the head that labels or regresses whole inputs; an error if the model has none."""
+    heads = getattr(model, "heads", {})
+    task = next((name for name in ("classify", "regress") if name in heads), None)
+    if task is None:
+        raise Unsupported(f"this {model.name} has no head for labels or numbers; it has: {', '.join(heads) or 'none'}")
+    return task
 
 
 def label_names(pretrained: Pretrained, count: int) -> list[str]:
@@ -76,7 +86,8 @@ def label_names(pretrained: Pretrained, count: int) -> list[str]:
     return pretrained.labels if len(pretrained.labels) == count else [f"LABEL_{number}" for number in range(count)]
 
 
-def _labelled(pretrained: Pretrained, chances: list[float]) -> dict[str, Any]:
+def labelled(pretrained: Pretrained, chances: list[float]) -> dict[str, Any]:
+    """The likeliest label with its probability, and those of all labels."""
     names = label_names(pretrained, len(chances))
     best = max(range(len(chances)), key=chances.__getitem__)
     return {"label": names[best], "probability": chances[best], "probabilities": dict(zip(names, chances))}
@@ -215,4 +226,4 @@ def _answers(
     return results
 
 
-__all__ = ["label_names", "predict"]
+__all__ = ["label_names", "label_task", "labelled", "predict"]

@@ -26,8 +26,10 @@ TASKS: Registry[Task] = Registry(
         "answer": "longspan.tasks.answer:Answer",
         "series": "longspan.tasks.series:Series",
         "translate": "longspan.tasks.translate:Translate",
+        "summarize": "longspan.tasks.summarize:Summarize",
         "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
         "sets": "longspan.tasks.sets:SetTask",
+        "table": "longspan.tasks.table:TableTask",
         "pixels": "longspan.tasks.pixels:PixelTask",
     },
 )

@@ -161,6 +161,7 @@ class Series(Task):
     """Forecasts of the next values of a table with dates."""
 
     name = "series"
+    reads_text = False
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):

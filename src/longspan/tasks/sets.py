@@ -148,6 +148,7 @@ class SetTask(Task):
     """Problems about sets of numbers, drawn without end."""
 
     name = "sets"
+    reads_text = False
     starting_model = starting.SETS
     starting_train = starting.UNLABELLED
 

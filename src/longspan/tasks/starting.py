@@ -41,6 +41,7 @@ PIXELS: Table = {
     "norm_position": "pre",
     "attention": "softmax",
 }
+ROWS: Table = {"name": "table_transformer", "layers": 2, "heads": 4, "width": 64, "hidden": 96}
 IMAGES: Table = {"name": "vit", **_BODY, "layers": 4, "width": 64, "hidden": 256, "dropout": 0.0}
 
 # Labelled examples: passes over the data, and the best evaluation is kept.
@@ -52,6 +53,7 @@ LABELLED: Table = {
     "optimizer": {"decay": 0.01},
 }
 BY_F1: Table = {**LABELLED, "watch": "f1"}
+ROW_TRAINING: Table = {**LABELLED, "epochs": 50, "schedule": {"kind": "linear", "rate": 1e-3}}
 # Text without labels: a number of steps.
 UNLABELLED: Table = {
     "steps": 1000,
@@ -76,6 +78,8 @@ __all__ = [
     "LABELLED",
     "PAIRS",
     "PIXELS",
+    "ROWS",
+    "ROW_TRAINING",
     "SETS",
     "TRANSFORMER",
     "UNLABELLED",

@@ -15,8 +15,10 @@ from longspan.data.images.image_files import Pictures, read_pictures
 from longspan.data.images.image_folders import read_image_folder
 from longspan.data.text import text_files
 from longspan.data.text.columns import SAMPLE, Guess, guess_columns
+from longspan.data.text.headings import headed_paragraphs, is_wikitext
+from longspan.data.text.hub_datasets import is_hub_dataset
 from longspan.data.text.parallel import find_pair, read_pairs
-from longspan.data.text.tables import ENDINGS, TableRow, ending, format_of, rows
+from longspan.data.text.tables import TableRow, ending, exists, format_of, is_table, rows
 from longspan.data.text.text_folders import holds_images
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
@@ -65,15 +67,17 @@ def open_rows(
     `roles` are the columns that are looked for, each with its expected name: those of the task unless given.
     """
     given = given or {}
-    if not path.exists() and kind != "translate":
+    if not exists(path) and kind != "translate":
         raise InvalidInput(f"there is no file or folder {path}")
-    if kind == "translate" and (not path.is_file() or ending(path) == ".tsv"):
+    if kind == "translate" and not is_hub_dataset(path) and (not path.is_file() or ending(path) == ".tsv"):
         return _pairs(path, given, encoding)
+    if kind == "summarize" and is_wikitext(path):
+        return _headings(path)
     if (kind == "tag" and format_of(path) not in TABLES) or ending(path) in TAGGED:
         return _tagged(path, encoding, word_column, tag_column)
     if kind in (None, "answer") and (ending(path) == ".json" or kind is not None) and is_squad(path, encoding):
         return _squad(path, encoding)
-    if not path.is_dir() and ending(path) not in ENDINGS and columns is None and kind in (None, *UNLABELLED):
+    if not is_table(path) and columns is None and kind in (None, *UNLABELLED):
         first = next(_lines(path, encoding), "")
         if not first.count("\t") or kind in UNLABELLED:
             return _plain(path, encoding)
@@ -154,6 +158,14 @@ def _squad(path: Path, encoding: str | None) -> Opened:
     return Opened(path, _format(path, "SQuAD JSON"), table, texts, why=why, columns=names, unit="question")
 
 
+def _headings(path: Path) -> Opened:
+    names = ["text", "summary"]
+    texts = {name: name for name in names}
+    return Opened(
+        path, _format(path, "WikiText"), headed_paragraphs(path), texts, why=texts, columns=names, found=texts
+    )
+
+
 def _pairs(path: Path, given: dict[str, str], encoding: str | None) -> Opened:
     source, target = given.get("source", "en"), given.get("target", "de")
     both = find_pair(str(path), source, target)
@@ -169,7 +181,14 @@ def _pairs(path: Path, given: dict[str, str], encoding: str | None) -> Opened:
 
 def _format(path: Path, name: str | None = None) -> str:
     packed = f", packed ({path.suffix})" if path.suffix in text_files.PACKED else ""
-    kinds = {"folder": "folder of texts", "tsv": "tab-separated", "csv": "CSV", "json": "JSON", "jsonl": "JSON lines"}
+    kinds = {
+        "hub": "data set of Hugging Face",
+        "folder": "folder of texts",
+        "tsv": "tab-separated",
+        "csv": "CSV",
+        "json": "JSON",
+        "jsonl": "JSON lines",
+    }
     return (name or kinds.get(format_of(path), "Parquet")) + packed
 
 

@@ -41,7 +41,7 @@ from longspan.tasks.text_inputs import (
 )
 
 OUTSIDE = "O"
-TABLES = ("csv", "json", "jsonl", "parquet")  # formats of tables; a .tsv may be a CoNLL file
+TABLES = ("csv", "json", "jsonl", "parquet", "hub")  # formats of tables; a .tsv may be a CoNLL file
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ class TextTaskOptions(Task.Options):
     """The options of every task on texts of a set or of files."""
 
     set: str | None = option(None, "a named data set; see `longspan data list`")
-    train: str | None = option(None, "a table (CSV, TSV, JSON, Parquet) or a folder of texts, if no set is named")
+    train: str | None = option(
+        None, "a table (CSV, TSV, JSON, Parquet, hf:NAME) or a folder of texts, if no set is named"
+    )
     held_out: str | None = option(None, "a held-out file; a share of the first unless given")
     test: str | None = option(None, "a test file")
     encoding: str | None = option(None, "encoding of the files; by their first bytes, or UTF-8, unless given")

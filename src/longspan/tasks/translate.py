@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import processors
 from torch import Tensor
 
@@ -28,19 +29,20 @@ from longspan.models.base import CausalModel, EncoderDecoder, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
-from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu, counter
+from longspan.tasks.bleu import TOKENIZERS, Bleu, counter, start_of, written
+from longspan.tasks.rouge import Rouge
 
 Texts = tuple[list[str], list[str]]
 
 
 @dataclass
 class TranslationMetrics(Metrics):
-    """Loss and accuracy over real target tokens and, if sentences were translated, their BLEU."""
+    """Loss and accuracy over real target tokens and, if some were written, their BLEU or ROUGE."""
 
     nats: float
     right: int
     tokens: int
-    sample: Bleu | None = None
+    sample: Bleu | Rouge | None = None
 
     def add(self, other: Metrics) -> None:
         assert isinstance(other, TranslationMetrics)
@@ -57,9 +59,7 @@ class TranslationMetrics(Metrics):
     def result(self) -> dict[str, float]:
         mean = self.nats / max(self.tokens, 1)
         metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": self.right / max(self.tokens, 1)}
-        if self.sample is not None and self.sample.sentences:
-            metrics["sample_bleu"] = self.sample.result()["bleu"]
-        return metrics
+        return metrics if self.sample is None else {**metrics, **self.sample.sampled()}
 
 
 class Translation(Objective):
@@ -106,19 +106,24 @@ class Translation(Objective):
         tokens = int((targets != IGNORED).sum())
         return TranslationMetrics(float(plain), right, tokens, self._sampled(model, batch)), None
 
-    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
+    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | Rouge | None:
         assert isinstance(data, Parallel)
         if not data.references:  # training data has no references
             return None
         numbers = [number for batch in batches for number in batch]
-        return bleu(self._model(model), data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
+        return self._score(*written(self._model(model), data, self.tokenizer, beam=self.beam, numbers=numbers))
+
+    def _score(self, texts: Sequence[str], references: Sequence[str]) -> Bleu | Rouge:
+        """How near written texts are to their references."""
+        return Bleu.of(texts, references, self.tokenize)
 
     def _read(self, model: Model, batch: Batch) -> Tensor:
         """The logits of the target. Its padding is on the right, where no real token reads it: it needs no mask."""
-        mask = batch["source_mask"]
-        logits: Tensor = self._model(model)(
-            batch["source"], batch["ids"], source_mask=None if bool(mask.all()) else mask
-        )
+        mask, reader = batch["source_mask"], self._model(model)
+        ids, start = batch["ids"], start_of(reader)
+        if start is not None:
+            ids = torch.cat([torch.full_like(ids[:, :1], start), ids[:, 1:]], 1)
+        logits: Tensor = reader(batch["source"], ids, source_mask=None if bool(mask.all()) else mask)
         return logits
 
     def _model(self, model: Model) -> CausalModel:
@@ -132,18 +137,19 @@ class Translation(Objective):
         sources, masks = batch["source"][rows], batch["source_mask"][rows]
         return [source[mask].tolist() for source, mask in zip(sources, masks)]
 
-    def _sampled(self, model: Model, batch: Batch) -> Bleu | None:
+    def _sampled(self, model: Model, batch: Batch) -> Bleu | Rouge | None:
         rows = batch["number"] < self.sample
         if not bool(rows.any()):
             return None
         begin, end = ends_of(self.tokenizer)
-        translations = search_many(
-            self._model(model), self._sources(batch, rows), [begin], end, options=Beam(beams=1), tokens=4096
-        )
+        reader, options = self._model(model), replace(self.beam, beams=1)
+        start = start_of(reader)
+        prompt = [begin if start is None else start]
+        translations = search_many(reader, self._sources(batch, rows), prompt, end, options=options, tokens=4096)
         wanted = [[token for token in row if token != IGNORED] for row in self._of_target(batch)[rows].tolist()]
         texts = [self.tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in translations]
         references = [self.tokenizer.decode(ids).strip() for ids in wanted]
-        return Bleu.of(texts, references, self.tokenize)
+        return self._score(texts, references)
 
 
 class JoinedTranslation(Translation):
@@ -281,15 +287,15 @@ class Translate(Task):
             if options.form == "joined":
                 both = _separating(both)
             elif given is None:
-                both = _ending(both)
+                both = ending_texts(both)
             ends_of(both)
             return both, both
         # A pretrained model brings the target's tokenizer; the source's is in the work folder.
         path = folders.work / SOURCE_TOKENIZER
         if given is not None and path.is_file():
             return Tokenizer(read_inner(path), given.special), given
-        source = _ending(learn(options.tokenizer, texts[0]))
-        target = _ending(learn(options.tokenizer, texts[1])) if given is None else given
+        source = ending_texts(learn(options.tokenizer, texts[0]))
+        target = ending_texts(learn(options.tokenizer, texts[1])) if given is None else given
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_text(path, source.to_json())
         return source, target
@@ -342,16 +348,17 @@ class Translate(Task):
 def ends_of(tokenizer: Tokenizer) -> tuple[int, int]:
     """The ids that a target begins and ends with."""
     begin = tokenizer.cls if tokenizer.bos is None else tokenizer.bos
+    begin = tokenizer.pad if begin is None else begin  # as T5 does
     end = tokenizer.sep if tokenizer.eos is None else tokenizer.eos
     if begin is None or end is None or tokenizer.pad is None:
         raise InvalidOption(
-            "translation needs tokens for beginning, end and padding, and the tokenizer lacks one of them; "
+            "targets need tokens for beginning, end and padding, and the tokenizer lacks one of them; "
             "learn it with special = true"
         )
     return begin, end
 
 
-def _ending(tokenizer: Tokenizer) -> Tokenizer:
+def ending_texts(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer, changed so that texts end with the end token; its file keeps this."""
     _, end = ends_of(tokenizer)
     if tokenizer.cls is None:
@@ -386,4 +393,4 @@ def _facts(made: dict[str, Parallel], source: Tokenizer, target: Tokenizer) -> d
     return facts
 
 
-__all__ = ["JoinedTranslation", "Translate", "Translation", "TranslationMetrics", "ends_of"]
+__all__ = ["JoinedTranslation", "Translate", "Translation", "TranslationMetrics", "ending_texts", "ends_of"]

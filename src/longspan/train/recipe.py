@@ -28,7 +28,8 @@ from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model, SentenceHeads, TextHeads
+from longspan.models.base import EncoderDecoder, Model, SentenceHeads, TextHeads
+from longspan.models.image_base import ImageHeads
 from longspan.models.word_base import NamedRows
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
@@ -82,9 +83,14 @@ class Recipe:
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
         with _naming(f"{self.source}: [model]"):
             model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape, tokenizer)
+            if isinstance(model, ImageHeads) and "image_size" in needs:
+                model.check_data(needs["image_size"], needs["channels"])
             freeze(model, trained)
         # Refuse examples that are too long now, not at the batch that has one.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
+        source = getattr(model.options, "source_length", None)
+        if source is not None:  # heads read the text through the decoder too, other tasks through the encoder alone
+            room = min(source, room or source) if "tasks" in needs else source
         if isinstance(model, TextHeads) and longest is not None and room is not None and longest > room:
             raise InvalidOption(f"{self.source}: [task] length is {longest}, but the model holds only {room} tokens")
         return model
@@ -97,6 +103,9 @@ class Recipe:
         cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
         if issubclass(cls, SentenceHeads) and tokenizer is not None:
             options = {**sentence_options(tokenizer), **options}
+        if "tasks" in needs and issubclass(cls, EncoderDecoder) and tokenizer is not None:
+            first = next((token for token in (tokenizer.bos, tokenizer.cls, tokenizer.pad) if token is not None), None)
+            options = {"start": first, **options}  # its decoder reads the text after it
         if "tasks" in needs:
             heads = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
             needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in heads)}
@@ -139,7 +148,7 @@ class Recipe:
             return None
         folder = self._origin()
         tokenizer = read_tokenizer(folder) if folder.is_dir() else load(folder).tokenizer
-        if tokenizer is None:
+        if tokenizer is None and self.build_task().reads_text:
             raise InvalidInput(f"{folder} has no tokenizer: add its tokenizer.json or its vocabulary files")
         return tokenizer
 
@@ -278,7 +287,7 @@ class Evaluated:
     """The model that was evaluated, its metrics, and a table with details, if the task has one."""
 
     model: Path
-    figures: dict[str, float]
+    metrics: dict[str, float]
     table: list[dict[str, Any]]
 
 
@@ -341,9 +350,11 @@ def _write_config(run: Run, recipe: Recipe) -> None:
 
 
 def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The [model] table, with `from` as an absolute path if it is a path."""
+    """The [model] table, with `from` as an absolute path if it is a path or in the local Hugging Face cache."""
     name = str(table.get("from", PACKAGE))
-    return table if name.startswith(PACKAGE) else {**table, "from": _absolute(name)}
+    if name.startswith(PACKAGE):
+        return table
+    return {**table, "from": _absolute(name if Path(name).exists() else locate(name))}
 
 
 def _absolute(path: Path | str) -> str:
@@ -396,6 +407,8 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         ) from None
     if prepared.words is not None and isinstance(model, NamedRows):
         model.name_rows(prepared.words)
+    if prepared.pixel_scale is not None and isinstance(model, ImageHeads):
+        model.pixel_scale = prepared.pixel_scale
     # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(

@@ -53,11 +53,11 @@ class SeedSet:
     def summary(self) -> dict[str, Any]:
         """The finished runs with their metrics, and each metric's mean and deviation over them."""
         runs: list[dict[str, Any]] = [
-            {"seed": seed, "run": str(self.run(seed)), "figures": dict(read_history(self.run(seed)).final)}
+            {"seed": seed, "run": str(self.run(seed)), "metrics": dict(read_history(self.run(seed)).final)}
             for seed in self.seeds
             if self.finished(seed)
         ]
-        return {"seeds": list(self.seeds), "runs": runs, "figures": spread([run["figures"] for run in runs])}
+        return {"seeds": list(self.seeds), "runs": runs, "metrics": spread([run["metrics"] for run in runs])}
 
     def write_summary(self) -> dict[str, Any]:
         """Write `summary.json`, and return it."""

@@ -41,10 +41,13 @@ def starting_recipe(
     known = {item.name for item in fields(cls.Options)}
     sources = [key for key in ("set", "train", "tokens") if key in known]
     if need_data and sources and not any(table.get(key) for key in sources):
-        raise InvalidOption(f"the task {name} has no data: give --train FILE, or --set NAME for a named set")
+        named = ", or --set NAME for a named set" if "set" in sources else ""
+        raise InvalidOption(f"the task {name} has no data: give --train FILE{named}")
     notes: list[str] = []
     config.make(cls.Options, table, f"task {name}")  # refuse a wrong option before anything is read
     count = _describe_data(cls, table, notes) if table.get("train") else None
+    if table.get("train"):
+        notes += cls.guess_options(table)
     task = tasks.build(name, **table)
     tables = _model(task, pretrained, overrides.get("model.name")), _train(task, table, count, pretrained, overrides)
     recipe = with_overrides(Recipe({"name": name, **table}, *tables, f"the recipe for {name}"), overrides)

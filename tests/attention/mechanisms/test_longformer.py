@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.attention import Attention, build
-from longspan.attention.mechanisms.window import WindowAttention
+from longspan.attention.parts.sliding_window import SlidingWindow
 from longspan.audit.counting import count_flops, count_kept
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.multihead import MultiHead
@@ -291,4 +291,4 @@ def test_options_and_forms_that_do_not_fit_are_refused():
         make(2, causal=True)(q, k, v, streams=beside(marks(5, [0], [1]), projections))
     with pytest.raises(Unsupported, match="longformer"):
         make(2)(q, k, v, bias=torch.zeros(HEADS, 9, dtype=DOUBLE))
-    assert issubclass(type(make(2)), WindowAttention)
+    assert issubclass(type(make(2)), SlidingWindow)

@@ -243,7 +243,10 @@ def test_the_state_stops_growing(dilation, reach: int, dtype: torch.dtype, maske
         ({"dilation": (1, 2, 3, 4)}, "option dilation must have one number for each of 3 heads, not (1, 2, 3, 4)"),
         ({"windw": 3}, "window has no option 'windw': did you mean 'window'?"),
         ({"dilatation": 3}, "window has no option 'dilatation': did you mean 'dilation'?"),
-        ({"score": "dot"}, "window has no option 'score': known: dilation, window"),
+        (
+            {"score": "dot"},
+            "window has no option 'score': known: dilation, learned_sink, scale, sinks, softcap, window",
+        ),
     ],
     ids=str,
 )

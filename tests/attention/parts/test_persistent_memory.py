@@ -23,7 +23,7 @@ FORMS = [
     for name in READERS
     for options in (tuple({"score": score} for score in SCORES) if name == "softmax" else small(name))
     for causal in (False, True)
-    if (find(name).supports.causal if causal else find(name).supports.bidirectional)
+    if (find(name).supports.causal if causal else find(name).supports.bidirectional and "sinks" not in options)
 ]
 
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build
+from longspan.models.pixel_base import ImageSampling
 from longspan.models.vision.image_decoder import ImageDecoder
+from longspan.nn import logistic_mixture
 
 TINY: dict[str, Any] = {
     "image_size": (4, 6),
@@ -64,6 +66,21 @@ def test_an_output_depends_on_the_tokens_before_it_only(form: str):
         assert not torch.allclose(after[:, step + 1], before[:, step + 1])
 
 
+@pytest.mark.parametrize(
+    "form", [{}, {"output": "mixture"}, {"output": "mixture", "block": (2, 3), "attention": "softmax"}], ids=str
+)
+def test_with_full_attention_an_output_depends_on_every_token_before_it(form: dict[str, Any]):
+    """In both directions, for every pair of tokens, row by row and block by block."""
+    model = model_of("rows", **{"attention": "softmax", **form})
+    x = images(1)
+    before, sequence = model(x), model._sequence(x)
+    for step in range(0, model.tokens, 5):
+        changed = sequence.clone()
+        changed[:, step] = (changed[:, step] + 3) % 8
+        gap = (model(model._images(changed)) - before)[0].abs().amax(-1)
+        assert (gap > 1e-9).tolist() == [later > step for later in range(model.tokens)]
+
+
 def test_the_likelihood_sums_to_one_over_all_images():
     torch.manual_seed(0)
     sizes = {**TINY, "image_size": (1, 2), "channels": 1, "levels": 4}
@@ -77,22 +94,33 @@ def test_the_likelihood_sums_to_one_over_all_images():
 def test_sampling_step_by_step_is_the_parallel_pass(form: str):
     """The likeliest value at each step, from the cache, is the likeliest one of the pass over the whole image."""
     model = model_of(form)
-    drawn = model.sample(2, temperature=0, **given(model))
+    drawn = model.sample(ImageSampling(2, temperature=0, **given(model)))
     out = model(drawn, **given(model))
     assert torch.equal(out.argmax(-1), model._sequence(drawn))
 
 
+@pytest.mark.parametrize("form", ["mixture", "blocks"])
+def test_mixtures_are_sampled_from_the_outputs_of_the_parallel_pass(form: str):
+    """Without temperature, a value is the mean of the likeliest component, rounded; so it follows from the outputs."""
+    model = model_of(form)
+    drawn = model.sample(ImageSampling(2, temperature=0))
+    expected = logistic_mixture.sample(model(drawn), 3, 8, temperature=0)
+    assert torch.equal(model._sequence(drawn), expected)
+
+
 def test_a_seed_repeats_its_images():
     model = model_of("blocks")
-    first, again, other = (model.sample(2, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        model.sample(ImageSampling(2, generator=torch.Generator().manual_seed(seed))) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_known_rows_are_kept_and_the_rest_follows_from_them():
     model, known = model_of("rows"), images(1)
-    drawn = model.sample(3, known=known, rows=2, temperature=0)
+    drawn = model.sample(ImageSampling(3, known=known, rows=2, temperature=0))
     assert torch.equal(drawn[:, :2], known[:, :2].expand(3, -1, -1, -1))
-    other = model.sample(3, known=(known + 1) % 8, rows=2, temperature=0)
+    other = model.sample(ImageSampling(3, known=(known + 1) % 8, rows=2, temperature=0))
     assert not torch.equal(drawn[:, 2:], other[:, 2:])
 
 
@@ -104,7 +132,7 @@ def test_sequences_and_images_are_inverse_in_every_order():
 
 def test_progress_counts_every_token():
     model, seen = model_of("mixture"), []
-    model.sample(3, progress=seen.append)
+    model.sample(ImageSampling(3, progress=seen.append))
     assert sum(seen) == 3 * 4 * 6
 
 
@@ -113,7 +141,7 @@ def test_wrong_options_and_input_are_refused():
         build("image_decoder", **{**TINY, "channels": 2, "output": "mixture"})
     with pytest.raises(InvalidInput, match=r"expected images \(batch, 4, 6, 3\), got \(1, 4, 6, 1\)"):
         model_of("rows")(torch.zeros(1, 4, 6, 1, dtype=torch.long))
-    with pytest.raises(InvalidInput, match="expected values from 0 to 7, got up to 8"):
+    with pytest.raises(InvalidInput, match="expected values from 0 to 7, got 8 to 8"):
         model_of("rows")(torch.full((1, 4, 6, 3), 8))
     with pytest.raises(InvalidInput, match="this model needs a label from 0 to 2 for each image"):
         model_of("labels")(images())
@@ -122,4 +150,4 @@ def test_wrong_options_and_input_are_refused():
     with pytest.raises(InvalidInput, match=r"this model enlarges images of \(2, 3\); give them as source"):
         model_of("source")(images())
     with pytest.raises(InvalidOption, match="rows must be 0 to 4, not 5"):
-        model_of("rows").sample(1, known=images(1), rows=5)
+        model_of("rows").sample(ImageSampling(1, known=images(1), rows=5))

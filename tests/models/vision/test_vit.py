@@ -148,6 +148,14 @@ def test_it_learns_where_a_bright_patch_is() -> None:
     assert torch.equal(model.outputs(given)["classify"].argmax(-1), places)
 
 
+def test_a_head_of_zeros_gives_every_label_one_probability() -> None:
+    model = build("vit", **{**TINY, "tasks": [{"task": "classify", "labels": 5}]}).eval()
+    for weight in model.heads["classify"].out.parameters():
+        torch.nn.init.zeros_(weight)
+    logits = model.outputs(torch.randn(2, model.options.channels, *model.embedding.image))["classify"]
+    torch.testing.assert_close(logits.softmax(-1), torch.full((2, 5), 0.2))
+
+
 DISTILLED = {**TINY, "distillation": True, "tasks": [{"task": "classify", "labels": 5, "dropout": 0.0}]}
 
 

@@ -21,6 +21,7 @@ from longspan.attention.mechanisms.bigbird import BigBirdAttention
 from longspan.attention.mechanisms.image_local import ImageBlocks, ImageLocalAttention, LineBlocks
 from longspan.attention.mechanisms.sparse import SparseAttention
 from longspan.attention.mechanisms.window import WindowAttention
+from longspan.attention.parts.sliding_window import SlidingWindow
 
 Reads = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # indices of batch, head, query and key -> boolean
 LENGTHS = 8  # most lengths per mechanism whose masks are cached
@@ -94,12 +95,14 @@ def _compiled() -> Any:
 
 
 def _by_head(mechanism: Attention) -> bool:
-    if isinstance(mechanism, WindowAttention):
+    if isinstance(mechanism, SlidingWindow):
         return len(set(mechanism.dilations)) > 1
     return isinstance(mechanism, (SparseAttention, BigBirdAttention))
 
 
-def _window(mechanism: WindowAttention, length: int, keep: Tensor | None, device: torch.device) -> Reads:
+def _window(mechanism: SlidingWindow, length: int, keep: Tensor | None, device: torch.device) -> Reads | None:
+    if isinstance(mechanism, WindowAttention) and not mechanism.plain:
+        return None  # sinks, a scale of its own or a soft cap
     window, dilations = mechanism.options.window, torch.tensor(mechanism.dilations, device=device)
 
     def read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -9,6 +9,9 @@ once. It has two implementations, which the tests compare:
 - fused: each source p gives its output and log-sum-exp, merged as Σ_p exp(lse_p - lse) out_p. In the backward pass
   every source gets the merged output and log-sum-exp: its weights are exp(score - lse), so its fused backward gives
   its exact share of the gradients. Only q, k, v, out and lse are stored.
+
+A `sink` is one more logit in the denominator of each row, without a value (gpt-oss): o·σ(lse - sink), so it only
+changes the merged output and log-sum-exp. A `softcap` c turns each score s into c·tanh(s/c) (Gemma 2): plain only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +28,7 @@ from longspan.attention.kernels import flash, query_chunks
 from longspan.attention.kernels.flash import BLOCKED, DEAD
 from longspan.attention.kernels.flash_dropout import AttentionDropout
 from longspan.attention.layouts import Dense, Layout
-from longspan.attention.layouts.base import add
+from longspan.attention.layouts.base import add, cap
 from longspan.derivatives import Function, refuse_second, twice_differentiable
 from longspan.errors import Unsupported
 
@@ -69,11 +72,21 @@ class WholeRows:
 
 
 def joint(
-    q: Tensor, sources: Sequence[KeySource], *, scale: float, dropout: float = 0.0, whole: WholeRows | None = None
+    q: Tensor,
+    sources: Sequence[KeySource],
+    *,
+    scale: float,
+    dropout: float = 0.0,
+    whole: WholeRows | None = None,
+    sink: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
-    """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0."""
+    """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0.
+
+    `sink` is (heads, queries or 1); neither it nor `softcap` goes with `whole`.
+    """
     keys, values = sources[0].k.shape[-1], sources[0].v.shape[-1]
-    fused = all(
+    fused = softcap is None and all(
         flash.fits(q, source.k, source.k)
         and source.extra is None
         and not (source.bias is not None and source.bias.requires_grad)
@@ -81,23 +94,30 @@ def joint(
     )
     if fused and keys != values:
         if q.shape[2] > FEW_QUERIES or torch.is_grad_enabled():
-            return _widened(q, sources, max(keys, values), scale, dropout, whole)[..., :values]
+            return _widened(q, sources, max(keys, values), scale, dropout, whole, sink)[..., :values]
         fused = False  # decoding: padding would copy all keys for a few products
     if not fused:
-        out = _unfused(q, sources, scale, dropout)
+        out = _unfused(q, sources, scale, dropout, sink, softcap)
         return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
     pairs = [tensor for source in sources for tensor in (source.k, source.v)]
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
-    fused_out: Tensor = _Fused.apply(plans, scale, whole, AttentionDropout(dropout) if dropout else None, q, *pairs)
+    drops = AttentionDropout(dropout) if dropout else None
+    fused_out: Tensor = _Fused.apply(plans, scale, whole, drops, sink, q, *pairs)
     return fused_out
 
 
 def _widened(
-    q: Tensor, sources: Sequence[KeySource], width: int, scale: float, dropout: float, whole: WholeRows | None
+    q: Tensor,
+    sources: Sequence[KeySource],
+    width: int,
+    scale: float,
+    dropout: float,
+    whole: WholeRows | None,
+    sink: Tensor | None,
 ) -> Tensor:
     """`joint` with keys and values padded to one width, which the fused kernel needs."""
     wide = [replace(source, k=flash.widen(source.k, width), v=flash.widen(source.v, width)) for source in sources]
-    return joint(flash.widen(q, width), wide, scale=scale, dropout=dropout, whole=whole)
+    return joint(flash.widen(q, width), wide, scale=scale, dropout=dropout, whole=whole, sink=sink)
 
 
 def _unless_all(keep: Tensor | None) -> Tensor | None:
@@ -105,23 +125,42 @@ def _unless_all(keep: Tensor | None) -> Tensor | None:
     return None if keep is None or bool(keep.all()) else keep
 
 
-def _unfused(q: Tensor, sources: Sequence[KeySource], scale: float, dropout: float) -> Tensor:
+def _unfused(
+    q: Tensor,
+    sources: Sequence[KeySource],
+    scale: float,
+    dropout: float,
+    sink: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """Without the fused CPU kernel."""
     if torch.compiler.is_compiling():  # a loop over chunks would fix the length
-        return _plain(q, sources, scale, dropout)
-    if q.is_cuda and len(sources) == 1 and sources[0].layout == Dense():
+        return _plain(q, sources, scale, dropout, sink, softcap)
+    if q.is_cuda and sink is None and softcap is None and len(sources) == 1 and sources[0].layout == Dense():
         (source,) = sources
         if source.keep is not None and source.extra is None and source.bias is None:
             return query_chunks.masked_sdpa(q, source.k, source.v, source.keep, scale, dropout)
     if query_chunks.score_count(q, sources) <= FEW:
-        return _plain(q, sources, scale, dropout)
-    return query_chunks.attend(q, sources, scale, dropout)
+        return _plain(q, sources, scale, dropout, sink, softcap)
+    return query_chunks.attend(q, sources, scale, dropout, sink, softcap)
 
 
-def _plain(q: Tensor, sources: Sequence[KeySource], scale: float, dropout: float) -> Tensor:
-    parts = [add(s.layout.scores(q, s.k, s.keep, s.bias, scale), s.extra) for s in sources]
+def _plain(
+    q: Tensor,
+    sources: Sequence[KeySource],
+    scale: float,
+    dropout: float,
+    sink: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    parts = [cap(add(s.layout.scores(q, s.k, s.keep, s.bias, scale), s.extra), softcap) for s in sources]
     scores = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
-    weights = scores.softmax(dim=-1).masked_fill(scores < DEAD, 0.0).to(q.dtype)
+    if sink is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        column = sink.to(scores.dtype)[..., None].expand(*scores.shape[:-1], 1)
+        weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+    weights = weights.masked_fill(scores < DEAD, 0.0).to(q.dtype)
     weights = drop(weights, dropout, training=bool(dropout))
     pieces = weights.split([part.shape[-1] for part in parts], dim=-1)
     out = sources[0].layout.mix(pieces[0], sources[0].v)
@@ -146,13 +185,13 @@ _Plan = tuple[Layout, Tensor | None, Tensor | None]  # layout, keep, bias
 def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
     if ctx.dropout is not None:
         refuse_second("attention with dropout on its weights", "set that dropout to 0")
-    q, _, _, *pairs = saved
+    q, _, _, sink, *pairs = saved
     sources = [
         KeySource(layout, k, v, keep, bias) for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2])
     ]
-    out = _plain(q, sources, ctx.scale, 0.0)
+    out = _plain(q, sources, ctx.scale, 0.0, sink)
     out = out if ctx.whole is None else _plain_whole(out, q, sources[0], ctx.whole, ctx.scale, 0.0)
-    return out, (None, None, None, None, q, *pairs)
+    return out, (None, None, None, None, sink, q, *pairs)
 
 
 class _Fused(Function):
@@ -163,6 +202,7 @@ class _Fused(Function):
         scale: float,
         whole: WholeRows | None,
         dropout: AttentionDropout | None,
+        sink: Tensor | None,
         q: Tensor,
         *pairs: Tensor,
     ) -> Tensor:
@@ -172,26 +212,36 @@ class _Fused(Function):
             with nullcontext() if dropout is None else dropout.activate():
                 out, lse = _merge(plans, scale, whole, q.double(), [x.double() for x in pairs])
             out = out.to(q.dtype)
+        if sink is not None:  # a row with nothing to read becomes 0 here: its log-sum-exp is far below any logit
+            total = torch.logaddexp(lse, sink.to(lse.dtype))
+            out, lse = out * (lse - total).exp().to(out.dtype)[..., None], total
         dead = lse < DEAD
         ctx.dead = dead if bool(dead.any()) else None
         if ctx.dead is not None:
             # Scores near BLOCKED minus a rounded log-sum-exp of that size are arbitrary; minus 0, the weights are 0.
             out, lse = out.masked_fill(dead[..., None], 0.0), lse.masked_fill(dead, 0.0)
-        ctx.save_for_backward(q, out, lse, *pairs)
+        ctx.save_for_backward(q, out, lse, sink, *pairs)
         ctx.plans, ctx.scale, ctx.whole, ctx.dropout = plans, scale, whole, dropout
         return out
 
     @staticmethod
     @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, out, lse, *pairs = ctx.saved_tensors
+        q, out, lse, sink, *pairs = ctx.saved_tensors
         g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)
         dtype = q.dtype
         if lse.dtype != torch.promote_types(dtype, torch.float32):  # scores are large, see `LARGE`
             g, q, out, *pairs = (x.double() for x in (g, q, out, *pairs))
         with nullcontext() if ctx.dropout is None else ctx.dropout.activate():
             dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
-        return None, None, None, None, *(x.to(dtype) for x in (dq, *gradients))
+        dsink = None if sink is None else _sink_gradient(sink, g, out, lse)
+        return None, None, None, None, dsink, *(x.to(dtype) for x in (dq, *gradients))
+
+
+def _sink_gradient(sink: Tensor, g: Tensor, out: Tensor, lse: Tensor) -> Tensor:
+    """d out / d sink = -(weight of the sink) · out."""
+    slope = -(sink.to(lse.dtype) - lse).exp() * (g * out).sum(-1)
+    return slope.sum_to_size(sink.shape).to(sink.dtype)
 
 
 def _merge(

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from longspan.attention.kernels.flash import DEAD
-from longspan.attention.layouts.base import Layout, add, blocked
+from longspan.attention.layouts.base import Layout, add, blocked, cap
 
 if TYPE_CHECKING:
     from longspan.attention.kernels.multi_source_softmax import KeySource
@@ -25,14 +25,29 @@ PIECE = 1 << 24  # scores of one chunk, over all sequences and heads
 _PartialSoftmax = tuple[Tensor, Tensor, Tensor]  # output, largest score, sum of each row: (batch, heads, queries, …)
 
 
-def attend(q: Tensor, sources: Sequence["KeySource"], scale: float, dropout: float) -> Tensor:
-    """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0."""
-    parts = [_source(q, source, scale, dropout) for source in sources]
-    if len(parts) == 1:
+def attend(
+    q: Tensor,
+    sources: Sequence["KeySource"],
+    scale: float,
+    dropout: float,
+    sink: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0.
+
+    `sink` and `softcap` as in `multi_source_softmax.joint`.
+    """
+    parts = [_source(q, source, scale, dropout, softcap) for source in sources]
+    if len(parts) == 1 and sink is None:
         return parts[0][0]
     maximum = torch.stack([largest for _, largest, _ in parts]).amax(0)
+    logit = None if sink is None else sink.to(maximum.dtype)[..., None]
+    if logit is not None:
+        maximum = torch.maximum(maximum, logit.detach())
     shares = [(largest - maximum).exp() * total for _, largest, total in parts]
     denominator = torch.stack(shares).sum(0)
+    if logit is not None:
+        denominator = denominator + (logit - maximum).exp()
     denominator = denominator + (maximum < DEAD)  # a row with nothing to read: 0 / 1
     out = parts[0][0] * (shares[0] / denominator).to(q.dtype)
     for (part, _, _), share in zip(parts[1:], shares[1:]):
@@ -50,7 +65,9 @@ def masked_sdpa(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, dro
     return out.masked_fill(~(alive[:, None] if keep.dim() == 2 else alive), 0.0)
 
 
-def _source(q: Tensor, source: "KeySource", scale: float, dropout: float) -> _PartialSoftmax:
+def _source(
+    q: Tensor, source: "KeySource", scale: float, dropout: float, softcap: float | None = None
+) -> _PartialSoftmax:
     layout, queries, keys = source.layout, q.shape[2], source.k.shape[2]
     step = None if source.extra is not None else layout.step
     rows = queries
@@ -63,7 +80,7 @@ def _source(q: Tensor, source: "KeySource", scale: float, dropout: float) -> _Pa
         keep = None if source.keep is None else source.keep[..., read]
         arguments = (
             chunk_layout, q[:, :, begin:end], source.k[:, :, read], source.v[:, :, read],
-            keep, source.bias, source.extra, scale, dropout,
+            keep, source.bias, source.extra, scale, dropout, softcap,
         )  # fmt: skip
         if torch.is_grad_enabled():
             chunks.append(checkpoint(_chunk, *arguments, use_reentrant=False, preserve_rng_state=bool(dropout)))
@@ -85,8 +102,9 @@ def _chunk(
     extra: Tensor | None,
     scale: float,
     dropout: float,
+    softcap: float | None,
 ) -> _PartialSoftmax:
-    scores = add(layout.scores(q, k, keep, bias, scale), extra)
+    scores = cap(add(layout.scores(q, k, keep, bias, scale), extra), softcap)
     largest = scores.detach().amax(-1, keepdim=True)  # the result does not depend on it
     weights = (scores - largest).exp().masked_fill(scores < DEAD, 0.0)
     total = weights.sum(-1, keepdim=True)

@@ -40,7 +40,7 @@ def attend(
     if recorded and not dropout and flash.fits(q, k, v) and not transformed:
         out: Tensor = _Attend.apply(q, k, v, mask, causal, scale)
         return out
-    grouped = k.shape[1] != q.shape[1]
+    grouped = True if k.shape[1] != q.shape[1] else False  # noqa: SIM210 (compiled, the comparison is no bool)
     return scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
     )

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from longspan.attention.base import masked_softmax
 from longspan.attention.buffers import Buffers
 from longspan.attention.kernels.flash import BLOCKED
+from longspan.attention.kernels.running import running_max
 from longspan.attention.layouts import ceil_div, stream_queries
 from longspan.attention.layouts.base import wide
 from longspan.derivatives import Function, twice_differentiable
@@ -60,7 +61,7 @@ def tiled(
     out: Tensor = _Tiled.apply((rows, first, causal, keep), v, *terms.tensors())
     if keep is None:
         return out
-    alive = (keep.cummax(1).values[:, first:] if causal else keep.any(1, keepdim=True))[:, None, :, None]
+    alive = (running_max(keep, 1)[:, first:] if causal else keep.any(1, keepdim=True))[:, None, :, None]
     return out.masked_fill(~alive, 0.0)
 
 

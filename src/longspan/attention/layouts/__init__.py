@@ -15,6 +15,7 @@ The layouts, one a file:
 - `strided`: every stride-th past key. `residue`: every stride-th position as a separate sequence (dilation).
 - `stairs`: one more key after every `stride` queries (compressed memories).
 - `axis`: one axis of a grid (Axial). `rectangles`: blocks of an image with their surroundings (Image Transformer).
+- `first_keys`: a few keys at given positions, for queries that have them behind their window.
 - `routed`: groups of any size, each with a list of keys (Routing Transformer).
 - `sorted`, `sorted_rows`, `sorted_whole`: rounds of sorted buckets (Reformer). `ring`: Reformer as released.
 - `by_head`: a different layout for some heads.
@@ -29,6 +30,7 @@ from longspan.attention.layouts.base import Layout, ceil_div, check_reach, first
 from longspan.attention.layouts.blocks import BlockTable
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
+from longspan.attention.layouts.first_keys import FirstKeys
 from longspan.attention.layouts.grid import (
     blocks_to_raster,
     fold_axis,
@@ -55,6 +57,7 @@ __all__ = [
     "BlockTable",
     "ByHead",
     "Dense",
+    "FirstKeys",
     "GridAxis",
     "Layout",
     "OwnBlock",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention.kernels.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED, DEAD
 from longspan.errors import InvalidInput
 
 PIECE = 1 << 20  # most numbers of gathered keys, or of a mask, in one fused call: about what fits in cache
@@ -130,6 +130,13 @@ def blocked_where(blocked: Tensor, like: Tensor) -> Tensor:
 
 def add(a: Tensor, b: Tensor | None) -> Tensor:
     return a if b is None else a + b
+
+
+def cap(scores: Tensor, softcap: float | None) -> Tensor:
+    """c·tanh(score/c) for each score that may be read; the others stay blocked."""
+    if softcap is None:
+        return scores
+    return (softcap * torch.tanh(scores / softcap)).masked_fill(scores < DEAD, BLOCKED)
 
 
 def check_reach(bias: Tensor, furthest: int) -> None:

@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.flash import BLOCKED
+from longspan.attention.kernels.running import rank_in_group, stable_sort
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, pick_rows, products, wide
 
 TILE = 32  # queries of a tile: more waste products on empty rows, fewer waste gathers
@@ -117,10 +118,9 @@ class Routed(Layout):
         groups, count = self.lists.shape[2], self._count(queries)
         unrouted = self.group < 0
         group = self.group.masked_fill(unrouted, groups)  # one more group, after the others
-        value, order = group.sort(dim=-1, stable=True)
+        value, order = stable_sort(group)
         index = torch.arange(queries, device=group.device).expand_as(group)
-        first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
-        rank = index - index.masked_fill(~first, 0).cummax(dim=-1).values
+        rank = rank_in_group(value, groups + 1)
         rank = torch.empty_like(rank).scatter_(-1, order, rank)
         sizes = torch.zeros(*group.shape[:2], groups + 1, dtype=torch.long, device=group.device)
         sizes = sizes.scatter_add(-1, group, torch.ones_like(group))

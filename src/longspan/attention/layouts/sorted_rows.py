@@ -130,7 +130,12 @@ class SortedRows:
         if self.layout.causal:
             keys, queries = (x[..., turn, :, :, :] for x in self.at)
             hidden = hidden.bitwise_or_(self._combine(torch.ge, keys, queries, "other"))
-        hidden.diagonal(back, dim1=-2, dim2=-1).copy_(self.without[..., turn, :, :])
+        without = self.without[..., turn, :, :]
+        if torch.compiler.is_exporting():  # ONNX has no views to write to
+            rows, columns = (torch.arange(size, device=hidden.device) for size in hidden.shape[-2:])
+            hidden = torch.where(columns == rows[:, None] + back, without[..., None].to(hidden.dtype), hidden)
+        else:
+            hidden.diagonal(back, dim1=-2, dim2=-1).copy_(without)
         if self.layout.once and turn:  # read in an earlier round
             least = self._steps(turn, 0, "least")
             for earlier in range(1, turn):

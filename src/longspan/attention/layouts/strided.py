@@ -30,6 +30,8 @@ class Strided(Layout):
         return self.stride
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        if torch.compiler.is_exporting():
+            return self._exported_scores(q, k, keep, scale)
         lead, rows, known = self._sizes(q, k)
         scores = products(self._fold(q, lead, rows), self._fold(k, 0, known), scale)
         hidden = self._later(0, rows, known, known - rows, q.device)
@@ -38,9 +40,28 @@ class Strided(Layout):
         return self._unfold(scores.masked_fill(hidden, BLOCKED), q, lead)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            read, _ = self._read(weights.shape[2], v)
+            spread = weights.new_zeros(*weights.shape[:3], v.shape[2])
+            return spread.scatter_add(-1, read.expand(*weights.shape[:2], -1, -1), weights) @ v
         lead, rows, known = self._sizes(weights, v)
         mixed = self._fold(weights, lead, rows) @ self._fold(v, 0, known)
         return self._unfold(mixed, weights, lead)
+
+    def _exported_scores(self, q: Tensor, k: Tensor, keep: Tensor | None, scale: float) -> Tensor:
+        """The same from the scores of all keys: an exporter cannot follow the strides of folded sequences."""
+        read, hidden = self._read(q.shape[2], k)
+        scores = products(q, k, scale)
+        if keep is not None:
+            scores = scores.masked_fill(~keep[:, None, None], BLOCKED)
+        return scores.gather(-1, read.expand(*q.shape[:2], -1, -1)).masked_fill(hidden, BLOCKED)
+
+    def _read(self, queries: int, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys that each query reads, (queries, slots), one slot more than needed; and which slots are unused."""
+        slots = torch.arange(self.skip, self.skip + ceil_div(k.shape[2], self.stride) + 1, device=k.device)
+        at = torch.arange(queries, device=k.device) + (k.shape[2] - queries)
+        read = at[:, None] - self.stride * slots
+        return read.clamp_min(0), read < 0
 
     def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
         return self, slice(0, keys - queries + end)

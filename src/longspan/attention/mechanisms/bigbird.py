@@ -196,6 +196,10 @@ class BigBirdAttention(Attention):
         ends = (row == 0) | (row == last[:, None])
         return table.masked_fill(ends[:, None, :, None], -1)  # global rows are computed separately
 
+    @property
+    def shortest_exported(self) -> int:
+        return self.options.block + 1
+
     def read_blocks(self, length: int, keep: Tensor | None) -> Tensor:
         """Which block each block reads, global rows included: (batch or 1, heads, blocks, blocks)."""
         keep = torch.ones(1, length, dtype=torch.bool, device=self.seed.device) if keep is None else keep
@@ -217,7 +221,7 @@ class BigBirdAttention(Attention):
         if not self.itc:
             return near
         # A global block inside the window counts as part of the window.
-        begin = torch.where(row > around, 0, -1).expand(len(last), -1, -1)
+        begin = torch.where(row > around, 0, -1).expand(last.shape[0], -1, -1)
         end = torch.where(((row - last).abs() > around) & (last > 0), last, -1)
         return torch.cat([near, begin, end], dim=-1)
 

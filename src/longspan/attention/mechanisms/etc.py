@@ -213,6 +213,10 @@ class EtcAttention(Attention):
             long_rows = self._joint(long_queries, [(l2l, self._within(band, rest)), (l2g, to_global)], "long")
         return torch.cat([global_rows, long_rows], dim=2)
 
+    @property
+    def shortest_exported(self) -> int:
+        return self.options.global_tokens + 2
+
     def _split(self, x: Tensor, dim: int = 2) -> tuple[Tensor, Tensor | None]:
         """The global and the long input; None for the long one if the sequence is too short."""
         count, length = self.options.global_tokens, x.shape[dim]

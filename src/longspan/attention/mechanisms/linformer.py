@@ -296,7 +296,10 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
 
     Hidden positions (batch, length) are set to 0 before they are projected.
     """
-    matrix = weight[:, :, : x.shape[2]].to(x.dtype)
+    if torch.compiler.is_exporting():  # a slice is specialised to lengths at which it is the whole tensor
+        matrix = weight.index_select(2, torch.arange(x.shape[2], device=x.device)).to(x.dtype)
+    else:
+        matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
     projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call, unused-ignore]

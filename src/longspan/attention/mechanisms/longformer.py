@@ -16,10 +16,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from longspan.attention.base import Cost, Extras, Shape, Stream, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.running import stable_sort
 from longspan.attention.layouts import Dense
 from longspan.attention.map_factors import SoftmaxMap
-from longspan.attention.mechanisms.window import WindowAttention
 from longspan.attention.parts import persistent_memory
+from longspan.attention.parts.sliding_window import SlidingWindow
 from longspan.config import option
 from longspan.errors import InvalidInput
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -31,8 +32,8 @@ def _of_globals(name: str, like: Literal["q", "k", "v"], help: str) -> Stream:
     return Stream(name=name, kind="heads", like=like, help=help, beside="global_mask", required=False)
 
 
-class LongformerAttention(WindowAttention):
-    """Beltagy et al. 2020, section 3.1. The causal form and decoding are those of `WindowAttention`.
+class LongformerAttention(SlidingWindow):
+    """Beltagy et al. 2020, section 3.1. The causal form and decoding are those of `window`.
 
     Global tokens are data, not an option: the stream `global_mask` says where they are. Their rows read every token
     through separate projections; all other rows read them as keys of the ordinary projections.
@@ -43,6 +44,7 @@ class LongformerAttention(WindowAttention):
     survey_class = ("FP", "M")
     order = "n·(window + globals)"
     exponent = 1.0
+    scaled_dot = True
     supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True, persistent=True)
     streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
@@ -52,7 +54,7 @@ class LongformerAttention(WindowAttention):
     )
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(WindowAttention.Options):
+    class Options(SlidingWindow.Options):
         window: int = option(
             256,
             "neighbours read on each side, besides the query's own position: half of the paper's w (256 for its 512)",
@@ -170,7 +172,10 @@ def _count_once(mask: Tensor) -> int:
 def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:
     """The indices of the marked positions, in order, and which of the `room` slots are used: both (batch, room)."""
     wider = pad(marked, (0, room))  # there may be more room than positions
-    index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
+    if torch.compiler.is_exporting():  # ONNX sorts no bytes, and nothing stably
+        index = stable_sort((~wider).long())[1][:, :room]
+    else:
+        index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
     return index.clamp_max(marked.shape[1] - 1), wider.gather(1, index)
 
 

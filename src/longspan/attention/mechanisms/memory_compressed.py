@@ -145,6 +145,10 @@ class MemoryCompressedAttention(Attention):
         keys, values, keep = self._compress(k, v, extras.key_mask, slots, first)
         return self._read(q, keys, values, keep)
 
+    @property
+    def shortest_exported(self) -> int:
+        return 1 if self.options.layer == "local" else 2 * self.options.stride + 1
+
     def _slots(self, length: int) -> int:
         """How many slots the rows of a text of this length read."""
         if not self.causal:

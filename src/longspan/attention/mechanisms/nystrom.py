@@ -57,7 +57,7 @@ class NystromAttention(Attention):
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, scale = q.shape[2], self.shape.head_dim**-0.5
-        keep = readable(length, length, False, extras.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
+        keep = readable(length, length, False, extras.key_mask, q.device)[:, 0, 0].expand(q.shape[0], -1)
         maps = []
         for queries, keys, may in zip(q, k, keep):  # one example, (heads, length, width)
             scores = queries @ keys.mT * scale
@@ -125,7 +125,7 @@ class NystromAttention(Attention):
     def _plain(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """The same without branches; in a sequence with at most `landmarks` tokens, each token is a landmark."""
         most = self.options.landmarks
-        keep = readable(1, q.shape[2], False, keep, q.device)[:, 0, 0].expand(len(q), -1)
+        keep = readable(1, q.shape[2], False, keep, q.device)[:, 0, 0].expand(q.shape[0], -1)
         means = _segment_matrix(keep, most, wide(q.dtype))
         query_landmarks, key_landmarks, value_landmarks = (
             torch.einsum("bmn,bhnd->bhmd", means, x.to(means.dtype)).to(x.dtype) for x in (q, k, v)

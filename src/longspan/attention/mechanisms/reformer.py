@@ -27,6 +27,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.running import rank_in_group, shift, stable_sort
 from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
 from longspan.attention.layouts.base import wide
 from longspan.attention.layouts.ring import shown_in_ring
@@ -216,11 +217,11 @@ class ReformerAttention(Attention):
         real = None if keep is None else keep[:, None, None, :]
         if real is not None:  # masked tokens come last, where they shift no other token
             bucket = bucket.masked_fill(~real, self._buckets)
-        value, order = bucket.sort(dim=-1, stable=True)
-        rank = torch.arange(length, device=bucket.device).expand_as(order)
+        value, order = stable_sort(bucket)
         if self.strict:
-            first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
-            rank = rank - rank.masked_fill(~first, 0).cummax(dim=-1).values
+            rank = rank_in_group(value, self._buckets + 1)
+        else:
+            rank = torch.arange(length, device=bucket.device).expand_as(order)
         slot = rank // chunk + 1
         before = True
         if self.strict and host_may_read(slot) and int(slot.max()) <= 2:
@@ -242,10 +243,10 @@ class ReformerAttention(Attention):
         elif self.causal and not self.options.bucket_mask:  # a chunk is not in the order of positions
             alone = real & (self._earliest(order, real) >= order)
         else:  # it depends on the nearest neighbours in the sorted order
-            step = slot - pad(slot[..., :-1], (1, 0), value=-3)
+            step = slot - shift(slot, 1, -3)
             alone = real & (step != 0) & (step != 1)
             if not self.causal:
-                alone = alone & (slot != pad(slot[..., 1:], (0, 1), value=-3))
+                alone = alone & (slot != shift(slot, -1, -3))
         return torch.empty_like(alone).scatter_(-1, order, alone).all(dim=2)
 
     def _earliest(self, order: Tensor, real: Tensor) -> Tensor:
@@ -254,7 +255,7 @@ class ReformerAttention(Attention):
         count = ceil_div(length, chunk)
         at = pad(order.masked_fill(~real, LATE), (0, count * chunk - length), value=LATE)
         least = at.unflatten(-1, (count, chunk)).amin(dim=-1)
-        least = torch.minimum(least, pad(least[..., :-1], (1, 0), value=LATE))
+        least = torch.minimum(least, shift(least, 1, LATE))
         return least.repeat_interleave(chunk, dim=-1)[..., :length]
 
     def cost(self, queries: int, keys: int) -> Cost:
@@ -290,14 +291,15 @@ class ReformerAttention(Attention):
     def extend_heads(
         self, q: Queries, k: Keys, v: Values, state: ReformerState, extras: Extras
     ) -> tuple[Output, State]:
-        past, new = len(state.k), q.shape[2]
+        past, new = state.k.count, q.shape[2]
         bucket = remember(lambda: self._hash(q))
         slot, counts = self._continue(bucket, state.counts, extras.key_mask)
         state = ReformerState(
             state.k.append(self.unit_keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
         )
         keys, values, slots = state.k.value, state.v.value, state.slot.value
-        if new < MANY:
+        exporting = torch.compiler.is_exporting()
+        if (isinstance(new, int) and new == 1) if exporting else new < MANY:
             return self._read(q, keys, values, slot, slots.transpose(2, 3)), state
         # The parallel form over all tokens, with zeros for earlier queries.
         known = (slots // CHUNKS).transpose(2, 3)
@@ -308,11 +310,8 @@ class ReformerAttention(Attention):
     def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """The slots of new tokens after those that their buckets already hold, and the new counts of the buckets."""
         real = torch.ones_like(bucket) if keep is None else keep[:, None, None, :].expand_as(bucket).long()
-        value, order = bucket.sort(dim=-1, stable=True)
-        running = real.gather(-1, order).cumsum(dim=-1)
-        before = running - real.gather(-1, order)  # real tokens before it, those of lower buckets included
-        first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
-        rank = before - before.masked_fill(~first, 0).cummax(dim=-1).values
+        value, order = stable_sort(bucket)
+        rank = rank_in_group(value, self._buckets, real.gather(-1, order))
         rank = torch.empty_like(rank).scatter_(-1, order, rank) + counts.gather(-1, bucket)
         slot = bucket * CHUNKS + rank // self.options.chunk + 1
         return slot.masked_fill(real == 0, -1), counts.scatter_add(-1, bucket, real)
@@ -329,7 +328,9 @@ class ReformerAttention(Attention):
             others = count.masked_fill(position == at, 0).any(dim=-1, keepdim=True)
             count = count.masked_fill((position == at) & others, 0)
         most = 2 * self.options.chunk * self.options.rounds
-        if new == 1 and known > 2 * most:  # gathering what is read is cheaper than reading everything
+        if (
+            new == 1 and not torch.compiler.is_exporting() and known > 2 * most
+        ):  # gathering what is read is cheaper than reading everything
             shown = count[:, :, 0].topk(most, dim=-1)
             count = shown.values[:, :, None]
             k, v = (x.gather(2, shown.indices[..., None].expand(-1, -1, -1, x.shape[-1])) for x in (k, v))

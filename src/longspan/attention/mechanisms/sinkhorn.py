@@ -15,6 +15,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.running import running_max
 from longspan.attention.layouts import Dense, ceil_div
 from longspan.attention.layouts.base import pad_rows, wide
 from longspan.attention.parts.sinkhorn_balance import Sorting, allowed_sources, filled_slots, mix
@@ -363,7 +364,7 @@ class SinkhornAttention(Attention):
         mixed = [mix(sorting, x) for x in (keys, values)]
         if keep is None:
             keep = torch.ones(k.shape[0], sources, block, dtype=torch.bool, device=k.device)
-        filled = pad(keep, (0, 0, 1, 0)).cummax(1).values  # row i: whether a block before i has a key at each offset
+        filled = running_max(pad(keep, (0, 0, 1, 0)), 1)  # row i: whether a block before i has a key at each offset
         return mixed, filled[:, first:], columns
 
 

@@ -17,10 +17,12 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable, share_heads
 from longspan.attention.devices import has_fused_attention
 from longspan.attention.kernels import sdpa
-from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
+from longspan.attention.layouts.base import cap
 from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
+from longspan.attention.parts.learned_sink import sink_logits, sink_softmax
 from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache
 from longspan.attention.state import Rows, Selection, State, append_mask
 from longspan.config import option
@@ -100,15 +102,23 @@ class SoftmaxAttention(Attention):
     class Options(config.Options):
         score: str = option("scaled_dot", "how a query is compared with a key", choices=SCORES)
         scale: float | None = option(None, "factor on the scores; 1/sqrt(head_dim) for scaled_dot and 1 otherwise")
+        softcap: float | None = option(None, "scores s become softcap·tanh(s/softcap); not by fused kernels", above=0)
+        learned_sink: bool = option(False, "whether a learned logit per head joins each softmax, without a value")
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         score, heads, width = self.options.score, shape.heads, shape.head_dim
-        if self.options.scale is not None and score != "scaled_dot":
-            raise InvalidOption(f"option scale needs score scaled_dot, not {score}; leave it out")
-        self.scaled_dot = score == "scaled_dot" and self.options.scale is None
+        for name in ("scale", "softcap", "learned_sink"):
+            if getattr(self.options, name) not in (None, False) and score != "scaled_dot":
+                raise InvalidOption(f"option {name} needs score scaled_dot, not {score}; leave it out")
+        # Whether each row is a softmax of products and nothing else, so that any fused kernel computes it.
+        self.plain = self.options.softcap is None and not self.options.learned_sink
+        self.scaled_dot = score == "scaled_dot" and self.options.scale is None and self.plain
+        if self.options.softcap is not None:
+            self.supports = replace(self.supports, bias=False)
+        self.sink_logits = sink_logits(shape) if self.options.learned_sink else None
         if score == "general":  # s · W h
             self.change = nn.Parameter(torch.empty(heads, width, width))
             nn.init.xavier_uniform_(self.change)
@@ -142,7 +152,7 @@ class SoftmaxAttention(Attention):
             added = self._scores_by_definition(q, source.k)
             keep = torch.cat([keep.expand(scores.shape), torch.ones_like(added, dtype=torch.bool)], -1)
             scores = torch.cat([scores, added], -1)
-        return masked_softmax(scores, keep)
+        return sink_softmax(cap(scores, self.options.softcap), keep, self.sink_logits)
 
     def _scores_by_definition(self, q: Tensor, k: Tensor) -> Tensor:
         score = self.options.score
@@ -167,7 +177,7 @@ class SoftmaxAttention(Attention):
             return self._additive(q, k, v, extras.key_mask, extras.bias)
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
-        plain = extras.key_mask is None and extras.bias is None and self.persistent is None
+        plain = extras.key_mask is None and extras.bias is None and self.persistent is None and self.plain
         if plain and has_fused_attention(q, v, dropout=bool(dropout)):
             return sdpa.attend(q, k, v, scale=self._scale, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, extras.key_mask, extras.bias, dropout)
@@ -181,7 +191,20 @@ class SoftmaxAttention(Attention):
         sources = [KeySource(Dense(causal=self.causal), k, v, keep, bias)]
         for source in persistent_memory.sources(self, q):
             sources.append(replace(source, k=self._change_keys(source.k[:1]).expand_as(source.k)))
-        return joint(q, sources, scale=self._scale, dropout=dropout)
+        sink = None if self.sink_logits is None else self.sink_logits[:, None]
+        return joint(q, sources, scale=self._scale, dropout=dropout, sink=sink, softcap=self.options.softcap)
+
+    def _last_row(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        """One query for each head, which reads every key; key heads are not repeated for the queries that share one."""
+        heads = k.shape[1]
+        grouped = q.reshape(len(q), heads, -1, q.shape[3])  # the queries that read one key head, as rows
+        if keep is None and self.plain:
+            out = sdpa.attend(grouped, k, v, scale=self._scale)
+        else:
+            sink = None if self.sink_logits is None else self.sink_logits.view(heads, -1)
+            sources = [KeySource(Dense(), k, v, keep)]
+            out = joint(grouped, sources, scale=self._scale, sink=sink, softcap=self.options.softcap)
+        return out.reshape(*q.shape[:3], -1)
 
     def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
         """A few queries at a time, so that the (queries, keys, width) tensor of the tanh stays small."""
@@ -206,7 +229,7 @@ class SoftmaxAttention(Attention):
         return stream_queries(rows, q, rows=32)
 
     def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
-        if self.options.score == "additive" or self.persistent is not None:
+        if self.options.score == "additive" or self.persistent is not None or not self.plain:
             return None
         queries, keys = self._change_queries(q), self._change_keys(k)
         return SoftmaxMap(queries, keys, self._scale, self.causal, extras.key_mask, extras.bias)
@@ -226,9 +249,19 @@ class SoftmaxAttention(Attention):
             kept += heads * keys * width
         elif score == "cosine":  # transformed queries and keys, and their norms
             kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
+        if self.options.softcap is not None:
+            return self._plain_cost(queries, keys)
         if score == "general" and self.persistent is not None:
             flops += 2 * heads * self.persistent.count * narrow**2
         return persistent_memory.add_cost(self, Cost(flops, kept), queries)
+
+    def _plain_cost(self, queries: int, keys: int) -> Cost:
+        """Without the fused kernel: scores, their cap and the weights are kept, unless they are many."""
+        columns = keys + (0 if self.persistent is None else self.persistent.count)
+        scores, narrow, values = self.shape.heads * queries * columns, self.shape.head_dim, self.shape.value_dim
+        rows = self.shape.heads * queries
+        kept = 3 * scores + rows * narrow if scores <= FEW else rows * (values + 2)
+        return Cost(2 * scores * (narrow + values), kept)
 
     # Decoding
 
@@ -243,21 +276,19 @@ class SoftmaxAttention(Attention):
             if q.shape[2] == 1 and extras.key_mask is None:
                 return self._decode_family(q, k, v, state, state.family)
             state = state.apart()
-        seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
-        changed = self._change_keys(k, len(state.k))
+        seen = append_mask(state.seen, state.k.count, extras.key_mask, q)
+        changed = self._change_keys(k, state.k.count)
         # Groups of rows share one call of torch's kernel, which reads no bias and no persistent vectors.
         alone = extras.bias is not None or self.persistent is not None
-        positional = alone or self.options.score in ("additive", "location")
+        positional = alone or not self.plain or self.options.score in ("additive", "location")
         state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, positional)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, extras.bias), state
         q = self._change_queries(q)
-        if q.shape[2] == 1 and keep is None and not alone:  # one new token reads every key: n scores
-            grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
-            out = sdpa.attend(grouped, keys, values, scale=self._scale)
-            return out.reshape(*q.shape[:3], -1), state
+        if q.shape[2] == 1 and not alone and (keep is None or not self.plain):  # one new token reads every key
+            return self._last_row(q, keys, values, keep), state
         return self._joint(q, keys, values, keep, extras.bias), state
 
     def _decode_family(

@@ -142,6 +142,10 @@ class SparseAttention(Attention):
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         return masked_softmax(*persistent_memory.append_scores(self, scores, keep, q))
 
+    @property
+    def shortest_exported(self) -> int:
+        return 1 if self.strided else self.options.stride + 1
+
     # The fast path
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
@@ -225,10 +229,14 @@ class SparseAttention(Attention):
     def _decode_strided(
         self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: KeysState, key_mask: Tensor | None
     ) -> tuple[Tensor, KeysState]:
-        past = len(state.k)
+        past = state.k.count
         state = _append(state, k, v, key_mask, self._reach(group))
         keys, values, keep = _read(state)
-        if group.distant and q.shape[2] < self.options.stride:
+        if torch.compiler.is_exporting() and isinstance(q.shape[2], int) and q.shape[2] == 1:
+            distance = keys.shape[2] - 1 - torch.arange(keys.shape[2], device=q.device)
+            read = (distance < self.window) & group.local | (distance % self.options.stride == 0) & group.distant
+            out = self._joint(group, q, [KeySource(Dense(), keys, values, read[None] if keep is None else read & keep)])
+        elif group.distant and q.shape[2] < self.options.stride:
             # One by one, each query costs window + n/stride; folding the text by residues would cost n.
             outs = [self._step(group, q[:, :, i : i + 1], keys, values, keep, past + i) for i in range(q.shape[2])]
             out = torch.cat(outs, dim=2)
@@ -304,7 +312,7 @@ class SparseAttention(Attention):
 
 
 def _append(state: KeysState, k: Tensor, v: Tensor, key_mask: Tensor | None, keep: int | None) -> KeysState:
-    seen = append_mask(state.seen, len(state.k), key_mask, k, keep)
+    seen = append_mask(state.seen, state.k.count, key_mask, k, keep)
     return KeysState(state.k.append(k), state.v.append(v), seen)
 
 

@@ -284,7 +284,7 @@ class SynthesizerAttention(Attention):
     def extend_heads(
         self, q: Queries, k: Keys, v: Values, state: SynthesizerState, extras: Extras
     ) -> tuple[Output, State]:
-        past = len(state.v)
+        past = state.v.count
         x = self._hidden(extras, q.shape[2], past)
         seen = append_mask(state.seen, past, extras.key_mask, q)
         state = SynthesizerState(None if state.k is None else state.k.append(k), state.v.append(v), seen)

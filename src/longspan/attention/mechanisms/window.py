@@ -2,135 +2,145 @@
 
     query i reads key j if j = i + t·dilation with |t| ≤ window, and j ≤ i if causal; one softmax over them
 
-Beltagy et al. 2020, section 3.1, without global tokens (see `longformer`).
+Beltagy et al. 2020, section 3.1, without global tokens (see `longformer`). With `sinks` every query also reads the
+first tokens of the text (Xiao et al. 2023, "attention sinks"), which the state keeps beside the window.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from longspan import config
-from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
-from longspan.attention.kernels.multi_source_softmax import KeySource, joint
-from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
+from longspan.attention.base import Cost, Extras, Shape, Supports, readable
+from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
+from longspan.attention.layouts import Band, FirstKeys, ceil_div
+from longspan.attention.layouts.base import cap
 from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
-from longspan.attention.state import Rows, State, append_mask
+from longspan.attention.parts.first_tokens import FirstTokens
+from longspan.attention.parts.learned_sink import sink_logits, sink_softmax
+from longspan.attention.parts.sliding_window import SlidingWindow, WindowState
+from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
 @dataclass(frozen=True)
-class WindowState(State):
-    k: Rows  # of the last window · dilation positions
-    v: Rows
-    seen: Rows | None  # which of them may be read; None if all may
+class SinkWindowState(State):
+    window: WindowState
+    first: FirstTokens | None  # None before the first token
+    length: int  # tokens read so far
 
 
-class WindowAttention(Attention):
+class WindowAttention(SlidingWindow):
     name = "window"
     paper = "Beltagy et al. 2020 (sliding window)"
-    survey_class: ClassVar[tuple[str, ...]] = ("FP",)  # declared again, because Longformer's has more entries
+    survey_class: ClassVar[tuple[str, ...]] = ("FP",)
     order = "n·window"
     exponent = 1.0
     scaled_dot = True
     supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True, persistent=True)
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(config.Options):
-        window: int = option(
-            128,
-            "neighbours read on each side, besides the query's own position: 2·window + 1 keys, causal window + 1",
-            low=1,
-        )
-        dilation: int | tuple[int, ...] = option(1, "distance between neighbours; a tuple has one per head", low=1)
+    class Options(SlidingWindow.Options):
+        sinks: int = option(0, "first tokens of the text that every query reads too (causal only)", low=0)
+        learned_sink: bool = option(False, "whether a learned logit per head joins each softmax, without a value")
+        scale: float | None = option(None, "factor on the scores; 1/sqrt(head_dim) unless given", above=0)
+        softcap: float | None = option(None, "scores s become softcap·tanh(s/softcap); not by fused kernels", above=0)
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
-        given = self.options.dilation
-        if isinstance(given, tuple) and len(given) != shape.heads:
-            raise InvalidOption(f"option dilation must have one number for each of {shape.heads} heads, not {given!r}")
-        self.dilations = given if isinstance(given, tuple) else (given,) * shape.heads
+        if self.options.sinks and not causal:
+            raise InvalidOption("option sinks keeps the first tokens of a causal window; give causal=True")
+        if self.options.sinks and max(self.dilations) > 1:
+            raise InvalidOption("option sinks needs a window without gaps: leave out dilation")
+        self.scaled_dot = self.options.scale is None and self.options.softcap is None and not self.options.learned_sink
+        if self.options.sinks or self.options.softcap is not None:
+            self.supports = replace(self.supports, bias=False)
+        self.sink_logits = sink_logits(shape) if self.options.learned_sink else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a window and nothing else, which other kernels know too."""
+        return self.scaled_dot and not self.options.sinks
+
+    @property
+    def score_scale(self) -> float:
+        return float(self.shape.head_dim**-0.5) if self.options.scale is None else self.options.scale
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
-        length = q.shape[2]
-        near = self.near(length, q.device)
-        scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
-        if extras.bias is not None:
-            check_reach(extras.bias, min(length - 1, self._reach))
-            scores = scores + offset_bias(extras.bias, length, length)
-        keep = near & readable(length, length, self.causal, extras.key_mask, q.device)
-        return masked_softmax(*persistent_memory.append_scores(self, scores, keep, q))
-
-    def near(self, length: int, device: torch.device) -> Tensor:
-        """Which keys are in the window of each query, future ones included: (heads, length, length)."""
-        offsets = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
-        dilation = torch.tensor(self.dilations, device=device)[:, None, None]
-        return (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * self.score_scale
+        may = readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device)
+        keep = self.near(q.shape[2], q.device) & may
+        if self.options.sinks:
+            real = may.new_ones(1, k.shape[2]) if extras.key_mask is None else extras.key_mask
+            first = real & (real.cumsum(1) <= self.options.sinks)
+            keep = keep | (first[:, None, None, :] & may)
+        scores = self.add_bias(scores, extras)
+        scores, keep = persistent_memory.append_scores(self, scores, keep, q, self.score_scale)
+        return sink_softmax(cap(scores, self.options.softcap), keep, self.sink_logits)
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
-        return self._joint(q, k, v, extras.key_mask, extras.bias)
+        others: tuple[KeySource, ...] = ()
+        if self.options.sinks:
+            others = self._sinks(FirstTokens.of(k, v, self.options.sinks, extras.key_mask), 0)
+        return self.read_window(q, k, v, extras.key_mask, extras.bias, others=others)
 
-    def _joint(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, past: int = 0
-    ) -> Tensor:
-        """Attention of queries that follow `past` keys."""
-        if bias is not None:
-            check_reach(bias, min(k.shape[2] - 1, self._reach))
-        dropout = self.dropout if self.training else 0.0
-        scale = self.shape.head_dim**-0.5
-        if past and max(self.dilations) > 1:
-            # The layout groups positions by residue, so the past needs queries too; their outputs are dropped.
-            sources = [KeySource(self._layout(), k, v, keep, bias), *persistent_memory.sources(self, q)]
-            return joint(pad(q, (0, 0, past, 0)), sources, scale=scale, dropout=dropout)[:, :, past:]
-        sources = [KeySource(self._layout(past), k, v, keep, bias), *persistent_memory.sources(self, q)]
-        return joint(q, sources, scale=scale, dropout=dropout)
-
-    def _layout(self, past: int = 0) -> Layout:
-        band = Band(self.options.window, 0 if self.causal else self.options.window, past)
-        kinds = sorted(set(self.dilations))
-        layouts = [band if dilation == 1 else Residue(dilation, band) for dilation in kinds]
-        if len(kinds) == 1:
-            return layouts[0]
-        heads = [tuple(head for head, used in enumerate(self.dilations) if used == dilation) for dilation in kinds]
-        return ByHead(tuple(zip(heads, layouts)))
+    def _sinks(self, first: FirstTokens, start: int) -> tuple[KeySource, ...]:
+        """The first tokens as a source for queries from the position `start` on."""
+        return (KeySource(FirstKeys(first.at, self.options.window, start), first.k, first.v),)
 
     def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
-        if self.persistent is not None:
-            return None
-        reach = tuple(self.options.window * dilation for dilation in self.dilations)
-        scale = self.shape.head_dim**-0.5
-        return SoftmaxMap(
-            q, k, scale, self.causal, extras.key_mask, extras.bias, before=reach, after=reach, steps=self.dilations
+        options = self.options
+        further = options.sinks or options.softcap is not None or options.learned_sink
+        return None if further else super().factorise(q, k, extras)
+
+    def softmax_over(self, q: Tensor, sources: list[KeySource]) -> Tensor:
+        return joint(
+            q,
+            sources,
+            scale=self.score_scale,
+            dropout=self.dropout if self.training else 0.0,
+            sink=None if self.sink_logits is None else self.sink_logits[:, None],
+            softcap=self.options.softcap,
         )
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width = self.shape.heads, self.shape.fused_width
-        pairs = self._layout().pairs(heads, queries, keys)
-        cost = Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
-        return persistent_memory.add_cost(self, cost, queries)
+        heads, sinks = self.shape.heads, min(self.options.sinks, keys)
+        if self.options.softcap is not None:
+            return self._plain_cost(queries, keys)
+        cost = super().cost(queries, keys)
+        # The keys and values of the first tokens are views of all of them.
+        return Cost(cost.flops + 4 * heads * queries * sinks * self.shape.fused_width, cost.floats)
 
-    def start(
-        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> WindowState:
+    def _plain_cost(self, queries: int, keys: int) -> Cost:
+        """Without the fused kernel: all scores of whole blocks, kept unless they are many."""
+        heads, wide = self.shape.heads, self.shape.head_dim + self.shape.value_dim
+        further = min(self.options.sinks, keys) + (0 if self.persistent is None else self.persistent.count)
+        span = Band(self.options.window, 0 if self.causal else self.options.window).span
+        blocks = sum(dilation * (ceil_div(ceil_div(queries, dilation), Band.block) + 1) for dilation in self.dilations)
+        flops = 2 * (blocks * Band.block * span + heads * queries * further) * wide
+        if heads * queries * (span + further) > FEW:  # recomputed in the backward pass
+            return Cost(flops, heads * queries * (self.shape.value_dim + 2))
+        # Of each block its queries, its weights, and copies of its keys and values; of each row its cap and softmax.
+        kept = blocks * (Band.block * (span + self.shape.head_dim) + span * wide)
+        return Cost(flops, kept + 2 * heads * queries * (span + further))
+
+    def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         self._refuse_streaming()
-        reach = self._reach
-        return WindowState(Rows.empty(batch, reach), Rows.empty(batch, reach), None)
+        window = self.start_window(batch)
+        return SinkWindowState(window, None, 0) if self.options.sinks else window
 
-    @property
-    def _reach(self) -> int:
-        return self.options.window * max(self.dilations)
-
-    def extend_heads(self, q: Queries, k: Keys, v: Values, state: WindowState, extras: Extras) -> tuple[Output, State]:
-        past = len(state.k)
-        seen = append_mask(state.seen, past, extras.key_mask, q, self._reach)
-        keys, values = state.k.append(k), state.v.append(v)
-        keep = None if seen is None else seen.value[:, 0, :, 0]
-        out = self._joint(q, keys.value, values.value, keep, extras.bias, past)
-        return out, WindowState(keys.trim(), values.trim(), None if seen is None else seen.trim())
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: WindowState | SinkWindowState, extras: Extras
+    ) -> tuple[Output, State]:
+        if isinstance(state, WindowState):
+            return self.extend_window(q, k, v, state, extras)
+        first = FirstTokens.none_of(k, v, self.options.sinks) if state.first is None else state.first
+        first = first.extend(k, v, extras.key_mask, state.length)
+        out, window = self.extend_window(q, k, v, state.window, extras, self._sinks(first, state.length))
+        return out, SinkWindowState(window, first, state.length + k.shape[2])

@@ -12,6 +12,7 @@ end; it never carries a gradient.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float
@@ -179,7 +180,8 @@ class CallableMap(FeatureMap):
     def __init__(self, function: Callable[[Tensor], Tensor], sample: Rows) -> None:
         """Calls the function once on `sample`, to learn its width and whether it has parameters."""
         self.function = function
-        with torch.enable_grad():
+        # An exported program has no gradients, and none of its parts may switch them on.
+        with nullcontext() if torch.compiler.is_exporting() else torch.enable_grad():
             probe = function(sample.detach())
         if probe.ndim != sample.ndim or probe.shape[:-1] != sample.shape[:-1]:
             shapes = f"{tuple(sample.shape)} to {tuple(probe.shape)}"

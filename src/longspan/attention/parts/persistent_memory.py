@@ -50,12 +50,18 @@ def sources(attention: "Attention", q: Tensor) -> list[KeySource]:
     return [KeySource(Dense(), keys, values)]
 
 
-def append_scores(attention: "Attention", scores: Tensor, keep: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """For definitions: scores and what may be read, with a column for each persistent key."""
+def append_scores(
+    attention: "Attention", scores: Tensor, keep: Tensor, q: Tensor, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """For definitions: scores and what may be read, with a column for each persistent key.
+
+    `scale` is the factor on the scores, 1/√head_dim unless given.
+    """
     if attention.persistent is None:
         return scores, keep
     keys, _ = attention.persistent.vectors(q)
-    added = torch.einsum("bhid,hjd->bhij", q, keys) / attention.shape.head_dim**0.5
+    scale = attention.shape.head_dim**-0.5 if scale is None else scale
+    added = torch.einsum("bhid,hjd->bhij", q, keys) * scale
     keep = torch.cat([keep.expand(scores.shape), torch.ones_like(added, dtype=torch.bool)], -1)
     return torch.cat([scores, added], -1), keep
 

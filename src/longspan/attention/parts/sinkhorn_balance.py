@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from longspan.attention.kernels.flash import BLOCKED, DEAD
+from longspan.attention.kernels.running import running_max
 from longspan.attention.layouts.base import wide
 from longspan.derivatives import Function, twice_differentiable
 
@@ -94,7 +95,7 @@ def filled_slots(
     if causal:
         if keep is None:
             keep = torch.ones(like.shape[0], count, block, dtype=torch.bool, device=like.device)
-        return pad(keep, (0, 0, 1, 0)).narrow(1, 0, count).cummax(1).values
+        return running_max(pad(keep, (0, 0, 1, 0)).narrow(1, 0, count), 1)
     if keep is None:
         return None
     slots = keep.any(1, keepdim=True).expand(-1, count, -1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from longspan import files
-from longspan.data.images.image_folders import image_size_of_file, pillow, read_image_file
+from longspan.data.images.image_folders import image_header, pillow, read_image_file
 from longspan.errors import InvalidInput
 
 BORDER = 2  # grey pixels between the images of a grid
@@ -33,16 +33,24 @@ def write_png(path: Path, image: np.ndarray, *, enlarge: int = 1) -> None:
         picture.save(part, format="PNG")
 
 
-def read_image(path: Path, size: tuple[int, int], channels: int, *, resize: bool = False) -> np.ndarray:
-    """An image file as bytes (height, width, channels); another size is an error unless `resize`."""
+def read_image(path: Path, size: tuple[int, int] | None, channels: int, *, resize: bool = False) -> np.ndarray:
+    """An image file as bytes (height, width, channels), of any size if `size` is None.
+
+    Another size, or colour for grey and the reverse, is an error unless `resize`.
+    """
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}")
-    own = image_size_of_file(path)
-    if own != size and not resize:
+    own, single = image_header(path)
+    if not resize and size is not None and own != size:
         raise InvalidInput(
             f"{path} has {own[0]} × {own[1]} pixels, and the model {size[0]} × {size[1]}; give --resize to scale it"
         )
-    return read_image_file(path, size, channels)
+    if not resize and single != (channels == 1):
+        kinds = ("grey", "in colour") if single else ("in colour", "grey")
+        raise InvalidInput(
+            f"{path} is {kinds[0]}, and the images of the model are {kinds[1]}; give --resize to convert it"
+        )
+    return read_image_file(path, own if size is None else size, channels)
 
 
 __all__ = ["grid", "read_image", "write_png"]

@@ -36,7 +36,7 @@ def read_image_folder(
     size = _size(resize)
     channels, first = 1, files[0][0]
     for file, _ in files:  # the headers only, so that the pixels are in memory once
-        shape, single = _header(file)
+        shape, single = image_header(file)
         channels = channels if single or grey else 3
         size = size or shape
         if resize is None and shape != size:
@@ -59,7 +59,7 @@ def image_size(path: Path, resize: Sequence[int] | None = None) -> Size:
         return read_pictures(path).size
     if size is not None:
         return size
-    return _header(folder_files(path, IMAGES)[0][0])[0]
+    return image_header(folder_files(path, IMAGES)[0][0])[0]
 
 
 def _size(resize: Sequence[int] | None) -> Size | None:
@@ -70,12 +70,7 @@ def _size(resize: Sequence[int] | None) -> Size | None:
     return resize[0], resize[-1]
 
 
-def image_size_of_file(path: Path) -> Size:
-    """Height and width of an image file."""
-    return _header(path)[0]
-
-
-def _header(path: Path) -> tuple[Size, bool]:
+def image_header(path: Path) -> tuple[Size, bool]:
     """Height and width of an image, and whether it has one channel."""
     with _opened(path) as image:
         return (image.height, image.width), image.mode in SINGLE
@@ -109,4 +104,4 @@ def _spell(shape: Sequence[int]) -> str:
     return f"{shape[0]} × {shape[1]}"
 
 
-__all__ = ["image_size", "image_size_of_file", "pillow", "read_image_file", "read_image_folder"]
+__all__ = ["image_header", "image_size", "pillow", "read_image_file", "read_image_folder"]

@@ -84,6 +84,15 @@ SETS: dict[str, DataSet] = {
             "test": "wikitext2/wiki.test.tokens.gz",
         },
     ),
+    "wikitext2-headings": DataSet(
+        "summarize",
+        "WikiText-2 by paragraph: 14k texts, with their sections' headings as summaries",
+        {
+            "train": "wikitext2/wiki.train.tokens.gz",
+            "held_out": "wikitext2/wiki.valid.tokens.gz",
+            "test": "wikitext2/wiki.test.tokens.gz",
+        },
+    ),
     "text8": DataSet("language", "6.8M letters of Wikipedia", {"train": "text8/text8_first6.8M.gz"}),
     "warandpeace": DataSet("language", "War and Peace", {"train": "longtext/warandpeace.txt.gz"}),
     "multi30k": DataSet(

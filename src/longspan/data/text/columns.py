@@ -8,7 +8,20 @@ from longspan.data.text.tables import TableRow
 SAMPLE = 500  # rows that a guess looks at
 # Usual names of columns by what they hold; earlier ones are preferred.
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "text": ("text", "sentence", "review", "content", "body", "comment", "message", "tweet", "document", "sentence1"),
+    "text": (
+        "text",
+        "sentence",
+        "review",
+        "content",
+        "body",
+        "comment",
+        "message",
+        "tweet",
+        "document",
+        "sentence1",
+        "article",
+        "dialogue",
+    ),
     "second": ("text_b", "sentence2", "second", "hypothesis", "question2"),
     "label": ("label", "labels", "class", "category", "sentiment", "stars", "rating", "target", "score", "y"),
     "question": ("question", "query"),
@@ -16,6 +29,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "answer": ("answer", "answers", "answer_text"),
     "words": ("words", "tokens", "sentence"),
     "tags": ("tags", "ner_tags", "labels", "ner", "pos_tags"),
+    "summary": ("summary", "highlights", "abstract", "headline", "title", "tldr"),
     "source": ("source", "src", "en", "english"),
     "target": ("target", "tgt", "trg", "translation"),
 }

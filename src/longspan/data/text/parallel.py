@@ -11,6 +11,7 @@ import torch
 from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled
 from longspan.data.text import text_files
+from longspan.data.text.hub_datasets import is_hub_dataset
 from longspan.data.text.tables import ENDINGS, ending, rows
 from longspan.data.text.token_files import TokenFile
 from longspan.errors import InvalidInput, InvalidOption
@@ -21,7 +22,7 @@ ENDS = ("", ".gz", ".bz2", ".xz")
 
 def find_pair(name: str, source: str, target: str) -> tuple[Path, Path]:
     """The two files of a split, such as `name`.de and `name`.en, compressed or not; a table is both."""
-    if ending(Path(name)) in ENDINGS:
+    if ending(Path(name)) in ENDINGS or is_hub_dataset(name):
         return Path(name), Path(name)
     return _find(name, source), _find(name, target)
 

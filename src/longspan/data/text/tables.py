@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.data.text import text_files
+from longspan.data.text.hub_datasets import is_hub_dataset, read_dataset
 from longspan.data.text.text_folders import folder_files
 from longspan.errors import InvalidInput, Unsupported
 from longspan.parsing import refusing
@@ -46,7 +47,9 @@ class TableRow:
 
 
 def format_of(path: Path) -> str:
-    """The format of a table: folder, csv, jsonl, json or parquet by its ending, and tsv for any other file."""
+    """The format of a table: hub, folder, csv, jsonl, json or parquet by its ending, and tsv for any other file."""
+    if is_hub_dataset(path):
+        return "hub"
     if path.is_dir():
         return "folder"
     return ENDINGS.get(ending(path), "tsv")
@@ -58,8 +61,8 @@ def ending(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a table by its ending, or a folder of text files."""
-    return path.is_dir() or ending(path) in ENDINGS
+    """Whether a path is a table by its ending, a data set of Hugging Face's, or a folder of text files."""
+    return path.is_dir() or is_hub_dataset(path) or ending(path) in ENDINGS
 
 
 def rows(
@@ -70,9 +73,15 @@ def rows(
     A file that is not .csv, .json, .jsonl or .parquet is tab-separated, and quotes have no meaning in it. `columns`
     names the columns if the first line does not. The separator of a .csv is a comma or, if only another of `SEPARATORS`
     gives all columns in the first line, that one. A folder has the columns `text` and, if its files are in folders,
-    `label`, the name of the file's folder.
+    `label`, the name of the file's folder. `hf:NAME` is a data set of the package `datasets` (see `hub_datasets`).
     """
-    readers = {"folder": _folder_rows, "json": _json_list, "jsonl": _json_lines, "parquet": _parquet_rows}
+    readers = {
+        "hub": _hub_rows,
+        "folder": _folder_rows,
+        "json": _json_list,
+        "jsonl": _json_lines,
+        "parquet": _parquet_rows,
+    }
     kind = format_of(path)
     if kind in readers:
         found = readers[kind](path, wanted, encoding)
@@ -210,6 +219,16 @@ def _parquet_rows(path: Path, wanted: Sequence[str], encoding: str | None) -> It
                 yield _record(path, number, record, wanted)
 
 
+def _hub_rows(path: Path, wanted: Sequence[str], encoding: str | None) -> Iterator[TableRow]:
+    names, records = read_dataset(path)
+    inner = {name.partition(".")[2]: name for name in reversed(names)}  # `en` may be meant for `translation.en`
+    spelled = {name: name if name in names else inner.get(name, name) for name in wanted}
+    _check_columns(path, 1, list(spelled.values()), names)
+    for number, record in enumerate(records, start=1):
+        fields = {name: record[spelled[name]] for name in wanted} if wanted else record
+        yield _record(path, number, fields, wanted)
+
+
 def _record(path: Path, line: int, value: Any, wanted: Sequence[str]) -> TableRow:
     if not isinstance(value, dict):
         raise InvalidInput(f"{path}, line {line}: expected a table, got {type(value).__name__}")
@@ -262,4 +281,9 @@ def _existing(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
     return f"it has {', '.join(map(repr, nearest[:SHOWN]))}{more}" if nearest else "it has none"
 
 
-__all__ = ["TableRow", "ending", "format_of", "is_table", "rows"]
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder; a data set of Hugging Face's is looked for when it is read."""
+    return path.exists() or is_hub_dataset(path)
+
+
+__all__ = ["TableRow", "ending", "exists", "format_of", "is_table", "rows"]

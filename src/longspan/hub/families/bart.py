@@ -31,6 +31,7 @@ SIZES = (
     Field("hidden_dropout", "activation_dropout", 0.0),
     Field("init_std", "init_std", 0.02),
     Field("padding", "pad_token_id", 1),
+    Field("start", "decoder_start_token_id", 2),
 )
 FIELDS = (
     *SIZES,
@@ -143,6 +144,8 @@ def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     for key, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "hidden")):
         if record[f"decoder_{key}"] is None:
             record[f"decoder_{key}"] = getattr(options, ours)
+    if record.get("decoder_start_token_id", 0) is None:
+        del record["decoder_start_token_id"]
     if options.logit_bias and not options.tasks:
         (body,) = record["architectures"]
         base = body.removesuffix("Model").removesuffix("ForConditionalGeneration")
@@ -179,6 +182,7 @@ BART = Family(
 MBART = replace(
     BART,
     name="mbart",
+    fields=[item for item in FIELDS if item.ours != "start"],  # its decoder starts with the language
     fixed={**FIXED, "norm_position": "pre"},
     architectures={name.replace("Bart", "MBart"): tasks for name, tasks in BART.architectures.items()},
     body=(*BODY, rename("encoder.norm", "encoder.layer_norm"), rename("decoder.norm", "decoder.layer_norm")),

@@ -1,13 +1,17 @@
 """`Family`: an architecture of Hugging Face: its configuration as our options, its heads, its tensor names."""
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from torch import Tensor
 
 from longspan import config
 from longspan.attention.config import AttentionConfig
 from longspan.errors import InvalidInput, Unsupported, suggest
 from longspan.hub.tensor_names import Rule
+from longspan.models.attention_positions import RotaryLayer
 from longspan.models.body import spread
 from longspan.nn.heads import Head
 
@@ -58,6 +62,10 @@ class Field:
         raise Unsupported(f"this family's {self.theirs} cannot say {self.ours} = {value!r}")
 
 
+def _as_given(given: Config, _: Mapping[str, Tensor]) -> Config:
+    return given
+
+
 def _same(values: dict[str, Any], _: Any) -> dict[str, Any]:
     return values
 
@@ -78,6 +86,7 @@ class Family:
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
+    class_heads: Mapping[str, Mapping[str, Sequence[Rule]]] = field(default_factory=dict)  # of classes with other names
     alone: str | None = None  # the class of the body alone, whose names have no prefix; default: the first
     spare: Sequence[str] = ()  # tasks whose heads other classes have too, unused
     output: Sequence[Rule] = ()  # of an output layer that is not tied
@@ -85,6 +94,8 @@ class Family:
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may be copies of other tensors
     tied: bool = True  # the meaning of a missing `tie_word_embeddings`
     ignored: Sequence[str] = ()  # patterns of redundant tensors in old files
+    # Patterns of names that other versions write, with what replaces them, one after the other.
+    spellings: Sequence[tuple[str, str]] = ()
     tokens: Config = field(default_factory=dict)  # defaults for generation
     headed: Config = field(default_factory=dict)  # options of the family's models that have heads for tasks
     labels: int = 2  # default number of labels of a classifier
@@ -95,6 +106,9 @@ class Family:
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
     decoder: "Family | None" = None  # the family if `is_decoder` is true
+    encoder: "Family | None" = None  # that of classes, and of heads, that have only the encoder (T5)
+    # What the tensors say and the configuration does not: a configuration from both.
+    complete: Callable[[Config, Mapping[str, Tensor]], Config] = _as_given
 
     def options(self, given: Config, tasks: Sequence[HeadRequest] | None = None) -> dict[str, Any]:
         """Our options for their configuration; `tasks` replaces those of its architecture."""
@@ -151,6 +165,12 @@ class Family:
         named = given.get("id2label")
         return len(named) if named else int(given.get("num_labels", self.labels))
 
+    def spelling(self, name: str) -> str:
+        """The name that rules have for a tensor of a file, which another version may have written."""
+        for pattern, replacement in self.spellings:
+            name = re.sub(pattern, replacement, name)
+        return name
+
     def has_output(self, architecture: str) -> bool:
         """Whether a class has an output layer."""
         return self.speakers is None or architecture in self.speakers
@@ -165,9 +185,10 @@ class Family:
         alone = next(iter(self.architectures)) if self.alone is None else self.alone
         return "" if architecture == alone else self.bases.get(architecture, self.base)
 
-    def rules(self, task: str) -> Sequence[Rule]:
-        """The rules for a head's tensors; none if the family has no such head."""
-        rules = self.heads.get("classify" if task == "regress" else task, ())
+    def rules(self, task: str, architecture: str | None = None) -> Sequence[Rule]:
+        """The rules for a head's tensors in files of a class; none if the family has no such head."""
+        heads = {**self.heads, **self.class_heads.get(architecture or "", {})}
+        rules = heads.get("classify" if task == "regress" else task, ())
         if task != "regress":
             return rules
         return [
@@ -244,7 +265,11 @@ UNSAID = {
     "embedding_dropout",
     "attention_dropout",
     "hidden_dropout",
+    "drop_path",
     "feedforward_chunk",
+    # What the decoder starts with, and which tokens are global, are arguments there, of `generate` and of the model.
+    "start",
+    "source_global",
 }
 
 
@@ -263,10 +288,18 @@ def _settled(options: Any) -> dict[str, Any]:
         "decoder_layers": values.get("layers"),
         "decoder_heads": heads,
         "decoder_hidden": values.get("hidden"),
+        "shared_embedding": values.get("tied"),
     }
     values |= {name: value for name, value in defaults.items() if name in values and values[name] is None}
     if values.get("groups") == values.get("layers"):
         values.pop("share", None)
+    if "rotary_layers" in values:  # of each layer, in place of what they have in common
+        base, scaling = values.pop("rotary_base"), values.pop("rotary_scaling")
+        layers = values["rotary_layers"] or (RotaryLayer(scaling=scaling),)
+        values["rotary_layers"] = [
+            (layer.base or base, layer.scaling) if layer.rotate else None
+            for layer in (layers[index % len(layers)] for index in range(values["layers"]))
+        ]
     if "attention" in values:  # of each layer, without what it drops
         settings = spread(values["attention"], values["layers"], "attention")
         values["attention"] = tuple(AttentionConfig(item.name, **item.options) for item in settings)

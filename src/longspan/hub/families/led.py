@@ -1,6 +1,7 @@
 """LED (Beltagy et al. 2020): BART whose encoder has Longformer's attention.
 
-The stream `global_mask` marks the global source tokens of each text; by default there are none.
+The stream `global_mask` marks the global source tokens of each text; by default it is the first token, as the authors'
+code for summaries has it.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ FIELDS = (
     Field("source_length", "max_encoder_position_embeddings", 16384),
     Field("max_length", "max_decoder_position_embeddings", 1024),
 )
-FIXED: Config = {**bart.BLOCKS, "position_offset": 0, "scale": False}
+FIXED: Config = {**bart.BLOCKS, "position_offset": 0, "scale": False, "source_global": "first"}
 _MIXER, _ATTENTION = "encoder.blocks.*.mixer", "encoder.layers.*.self_attn"
 BODY = (
     *bart.COMMON,

@@ -57,6 +57,18 @@ EMBEDDINGS = (
 )
 
 
+# The names of transformers 5's modules; its files keep the old ones, unless a state_dict was written.
+SPELLINGS = (
+    (r"(^|\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+    (r"\.mlp\.fc1\.", ".intermediate.dense."),
+    (r"\.mlp\.fc2\.", ".output.dense."),
+)
+
+
 def head(task: str, options: Config, given: Config) -> Head:
     """Heads read the class token: directly for a label, through the pooler for a vector."""
     if task == "classify":
@@ -82,6 +94,11 @@ def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     return record
 
 
+BODY = (*EMBEDDINGS, *layers("stack.blocks.*", "encoder.layer.*"), rename("stack.norm", "layernorm"))
+HEADS = {
+    "pool": (rename("heads.pool.dense", "pooler.dense", inside=True),),
+    "classify": (rename("heads.classify.out", "classifier"),),
+}
 VIT = Family(
     name="vit",
     model="vit",
@@ -90,10 +107,8 @@ VIT = Family(
     fixed={"norm_position": "pre", "position": "learned", "init": "normal", "class_token": True},
     architectures={"ViTModel": ("pool",), "ViTForImageClassification": ("classify",)},
     head=head,
-    body=(*EMBEDDINGS, *layers("stack.blocks.*", "encoder.layer.*"), rename("stack.norm", "layernorm")),
-    heads={
-        "pool": (rename("heads.pool.dense", "pooler.dense", inside=True),),
-        "classify": (rename("heads.classify.out", "classifier"),),
-    },
+    body=BODY,
+    heads=HEADS,
+    spellings=SPELLINGS,
     restore=restore,
 )

@@ -67,8 +67,8 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     raise InvalidInput(f"{folder} has no {ONE} and no {INDEX}")
 
 
-def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
-    """The files that an index lists, with the tensors that each must have."""
+def shards(folder: Path, index: str, suffix: str, *, present: bool = True) -> dict[Path, list[str]]:
+    """The files that an index lists, with the tensors that each must have; `present`: all must be there."""
     try:
         read = read_json(folder / index)
     except InvalidInput as error:
@@ -81,7 +81,7 @@ def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
         if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
             raise InvalidInput(f"{folder / index}: {name} must be in a {suffix} file beside it, not {file!r}")
         files_listed.setdefault(folder / file, []).append(name)
-    for path in files_listed:
+    for path in files_listed if present else ():
         if not path.is_file():
             raise InvalidInput(f"{folder} has no {path.name}, which {index} names")
     return files_listed

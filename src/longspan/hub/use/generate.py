@@ -249,6 +249,8 @@ def begin_of(pretrained: Pretrained, tokenizer: Tokenizer) -> list[int]:
     """The first ids for the decoder of an encoder–decoder."""
     start = _setting(pretrained, "decoder_start_token_id")
     if start is None:
+        start = getattr(pretrained.model.options, "start", None)
+    if start is None:
         start = tokenizer.cls if tokenizer.bos is None else tokenizer.bos
     if start is None:
         raise InvalidInput("nothing says what texts begin with; config.json needs decoder_start_token_id")

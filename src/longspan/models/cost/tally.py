@@ -11,9 +11,10 @@ from longspan.attention.base import Cost
 from longspan.errors import Unsupported
 from longspan.models.base import Model
 from longspan.nn.convolution import SeparableConvolution
+from longspan.nn.experts import ExpertLayer
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
-from longspan.nn.norm import LayerNorm, RMSNorm
+from longspan.nn.norm import LayerNorm, OffsetRMSNorm, RMSNorm
 
 BYTES = 4  # of a float32
 
@@ -58,7 +59,8 @@ class Tally:
     def norm(self, norm: nn.Module, tokens: int, width: int) -> None:
         """A norm: its input and its statistics. Its output is counted with the layer that reads it."""
         if isinstance(norm, RMSNorm):  # torch composes it of several steps, and keeps the one before the gain
-            self.add("norms", 0, tokens * (2 * width + 1))
+            gain = width if isinstance(norm, OffsetRMSNorm) else 0  # 1 + weight
+            self.add("norms", 0, tokens * (2 * width + 1) + gain)
         elif any(isinstance(part, LayerNorm) for part in norm.modules()):
             self.add("norms", 0, tokens * (width + 2))
 
@@ -81,6 +83,11 @@ class Tally:
                 floats += queries * heads * mechanism.shape.fused_width
         if mechanism.shape.value_dim < mechanism.shape.head_dim:  # merging copies heads that were padded
             floats += queries * heads * mechanism.shape.value_dim
+        for name, norm in ({} if mixer.norms is None else mixer.norms).items():
+            assert isinstance(norm, LayerNorm | RMSNorm)
+            if name == "q" or not again:
+                vectors = (queries if name == "q" else keys) * (mixer.widths[name] * mixer.heads[name])
+                self.norm(norm, vectors // norm.normalized_shape[0], norm.normalized_shape[0])
         self.add(f"{part}: projections", flops + products(mixer.out, queries), floats + queries * mixer.width)
         self.add(part, *mechanism.cost(queries, keys))
 
@@ -89,12 +96,25 @@ class Tally:
         if isinstance(layer, SeparableConvolution):
             self._convolution(layer, tokens)
             return
+        if isinstance(layer, ExpertLayer):
+            self._experts(layer, tokens)
+            return
         assert isinstance(layer, FeedForward)
         flops = products(layer.inner, tokens) + products(layer.outer, tokens)
         kept = 0 if 0 < layer.chunk < tokens else activation_width(layer.activation)
         if layer.gated and kept:
             kept = 4  # both projections, the gate once more, and their product
         self.add("feed-forward", flops, tokens * (layer.inner.in_features + kept * layer.outer.in_features))
+
+    def _experts(self, layer: ExpertLayer, tokens: int) -> None:
+        """A router, and as many experts as read each token."""
+        read, width, hidden = tokens * layer.options.active, layer.width, layer.hidden
+        flops = products(layer.router, tokens) + read * 6 * width * hidden
+        # Of each token its state; of each that an expert reads the gathered state, the outputs and its share, both
+        # projections, the clamped gate, and the factors of the gated product and the product.
+        clamped = 1 if layer.options.limit is not None else 0
+        kept = tokens * width + read * (3 * width + (6 + clamped) * hidden + 2)
+        self.add("feed-forward", flops, kept)
 
     def _convolution(self, layer: SeparableConvolution, tokens: int) -> None:
         width, hidden = layer.inner.in_features, layer.outer.in_features

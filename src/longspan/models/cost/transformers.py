@@ -4,18 +4,23 @@ from functools import singledispatch
 
 from torch import nn
 
+from longspan.errors import InvalidInput
 from longspan.models.cost.tally import Tally, activation_width, products, read
 from longspan.models.decoder import Decoder
 from longspan.models.electra import Electra
 from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.series import SeriesTransformer
+from longspan.models.table import TableTransformer
 from longspan.models.transformer import Transformer
+from longspan.models.vision.axial_transformer import AxialTransformer
 from longspan.models.vision.image_decoder import ImageDecoder
 from longspan.models.vision.vit import VisionTransformer
+from longspan.nn.axial_blocks import AxialBlocks
 from longspan.nn.block import Block
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.heads import Masked
+from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import ReversibleBody
 from longspan.nn.stack import Body, Stack
 from longspan.nn.universal_stack import UniversalStack
@@ -72,13 +77,20 @@ def _(body: UniversalStack, tally: Tally, tokens: int, context: int = 0) -> None
 def _block(block: Block, tally: Tally, tokens: int, context: int, *, again: bool = False) -> None:
     width = block.mixer.width
     tally.mixer(block.mixer, "attention", tokens, tokens)
-    tally.norm(block.around_mixer.norm, tokens, width)
+    _around(block.around_mixer, tally, tokens, width)
     if block.cross is not None and block.around_cross is not None:
         tally.mixer(block.cross, "cross-attention", tokens, context, again=again)
-        tally.norm(block.around_cross.norm, tokens, width)
+        _around(block.around_cross, tally, tokens, width)
     if block.feedforward is not None and block.around_feedforward is not None:
         tally.transition(block.feedforward, tokens)
-        tally.norm(block.around_feedforward.norm, tokens, width)
+        _around(block.around_feedforward, tally, tokens, width)
+
+
+def _around(residual: Residual, tally: Tally, tokens: int, width: int) -> None:
+    """The norms of a residual connection."""
+    tally.norm(residual.norm, tokens, width)
+    if residual.norm_output is not None:
+        tally.norm(residual.norm_output, tokens, width)
 
 
 # Models
@@ -102,13 +114,17 @@ def _(model: Encoder, length: int, tally: Tally) -> None:
 def _(model: Decoder, length: int, tally: Tally) -> None:
     _embed(model.embedding, tally, length)
     pass_through(model.stack, tally, length)
-    width = model.stack.out_width
+    width = model.out_width
+    if model.narrow is not None:
+        tally.add("output", products(model.narrow, length), length * model.stack.out_width)
     if isinstance(model.head, Masked) and model.head.dense is not None:
         before, width = width, model.head.dense.out_features
         kept = before + (activation_width(str(model.options.head_activation)) - 1) * width
         tally.add("output", products(model.head.dense, length), length * kept)
         tally.norm(model.head.norm, length, width)
     tally.output(width, model.vocabulary, length)
+    if model.options.logit_cap is not None:
+        tally.add("output", 0, length * model.vocabulary)
 
 
 @read.register
@@ -157,6 +173,44 @@ def _(model: ImageDecoder, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, length, context)
     tally.output(model.stack.out_width, model.out.out_features, length)
     tally.notes.append("the length counts tokens: channels of pixels, or pixels with a mixture of logistics")
+
+
+@read.register
+def _(model: AxialTransformer, length: int, tally: Tally) -> None:
+    height, width = model.size
+    if length != height * width:
+        raise InvalidInput(
+            f"the length is the number of pixels, {height} × {width} = {height * width} for this model, not {length}"
+        )
+    for _ in range(model.channels):
+        if model.read_channels is not None and model.exterior is not None:
+            inputs, features = model.read_channels.in_channels, model.read_channels.out_channels
+            tally.add("embedding", 2 * length * 9 * inputs * features, length * inputs)
+            _grid(model.exterior, tally, model.size)
+        _grid(model.outer, tally, model.size)
+        for _ in range(height):
+            pass_through(model.inner, tally, width)
+        tally.output(model.inner.out_width, model.levels, length)
+    if model.channels > 1:
+        tally.notes.append(f"all {model.channels} channels; training reads one of them, so a step costs that part")
+
+
+def _grid(blocks: AxialBlocks, tally: Tally, size: tuple[int, int]) -> None:
+    """Blocks along the rows and the columns of an image."""
+    height, width = size
+    for row, column in blocks.pairs():
+        for _ in range(height):
+            _block(row, tally, width, 0)
+        for _ in range(width):
+            _block(column, tally, height, 0)
+
+
+@read.register
+def _(model: TableTransformer, length: int, tally: Tally) -> None:
+    tally.add("embedding", 0, length * model.options.width)
+    pass_through(model.stack, tally, length)
+    tally.add("output", 0, length * model.stack.out_width)
+    tally.notes.append("the length counts the columns and the token of the row")
 
 
 @read.register

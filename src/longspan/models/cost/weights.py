@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from longspan.attention.base import Attention
 from longspan.nn.biases import DistanceBias
 from longspan.nn.embedding import TokenEmbedding
+from longspan.nn.experts import ExpertLayer
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
 from longspan.nn.norm import LayerNorm, RMSNorm
@@ -70,6 +71,7 @@ _NAMES: tuple[tuple[type, str], ...] = (
     (LayerNorm, "norms"),
     (RMSNorm, "norms"),
     (FeedForward, "feed-forward"),
+    (ExpertLayer, "feed-forward"),
     (TokenEmbedding, "tokens"),
 )
 

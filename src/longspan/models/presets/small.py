@@ -39,15 +39,20 @@ SMALL: dict[str, int] = {
     "embedding_width": 16,
     "mask": 1,
 }
-# Options of small copies of models without attention heads.
-WITHOUT_HEADS: dict[str, dict[str, Any]] = {
+# Options of small copies of models whose sizes have names of their own.
+OWN_SIZES: dict[str, dict[str, Any]] = {
     "recurrent": {"vocabulary": 11, "width": 16},
     "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
     "resnet": {"blocks": (1, 2), "width": 8, "heads": 2, "kernel": 3, "nonlocal_subsample": False},
     "set_transformer": {"width": 16, "heads": 2, "points": 4},
     "perceiver": {"latents": 5, "width": 16, "reads": 3, "blocks": 2, "heads": 2, "bands": 3, "shape": (8, 12)},
+    "axial_transformer": {
+        "width": 16, "heads": 2, "exterior_layers": 2, "outer_layers": 2, "inner_layers": 2, "image_size": (8, 12),
+        "levels": 8, "output_scale": 1.0,
+    },
+    "table_transformer": {"layers": 2, "width": 16, "heads": 2, "hidden": 24},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
-}
+}  # fmt: skip
 # Options of small copies of models without tokens.
 WITHOUT_TOKENS: dict[str, dict[str, Any]] = {
     "vit": {"image_size": (8, 12), "patch_size": 4},
@@ -63,9 +68,9 @@ def shrink(preset: Preset) -> Preset:
     """
     options = dict(preset.options)
     changed: dict[str, Any]
-    if preset.model in WITHOUT_HEADS:
+    if preset.model in OWN_SIZES:
         layers = {"layers": min(options["layers"], 2)} if "layers" in options else {}
-        changed = {**WITHOUT_HEADS[preset.model], **layers}
+        changed = {**OWN_SIZES[preset.model], **layers}
         for key in ("spatial", "nonlocal_blocks"):
             if key in options:
                 changed[key] = tuple(options[key])[-3:-1]

@@ -31,6 +31,30 @@ _IMAGE = Preset(
     options=sizes(12, 512, 4, 2048),
     remarks="local attention in one dimension; `block` and image_local's options make it two-dimensional",
 )
+_AXIAL = Preset(
+    model="axial_transformer",
+    paper="Ho et al. 2019",
+    options={"width": 1536, "heads": 16, "exterior_layers": 8, "outer_layers": 8, "inner_layers": 8},
+    remarks="the released sizes",
+)
+_TABLE = Preset(
+    model="table_transformer",
+    paper="Gorishniy et al. 2021",
+    options={
+        **sizes(3, 192, 8, 256),
+        "columns": [
+            {"name": name}
+            for name in (
+                "MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude"
+            )
+        ],
+        "target": {"name": "MedHouseVal"},
+        "tasks": [{"task": "regress", "labels": 1, "dropout": 0.0}],
+    },
+    exact=896_833,
+    lengths=(9,),
+    remarks="FT-Transformer with the default sizes, for the eight columns of California Housing",
+)  # fmt: skip
 _SET = Preset(
     model="set_transformer",
     paper="Lee et al. 2019",
@@ -124,6 +148,18 @@ ROWS: dict[str, Preset] = {
             },
         },
     ),
+    **rows(
+        _AXIAL,
+        {
+            "axial-imagenet-32": {"exact": 341_178_112, "lengths": (1024,)},
+            "axial-imagenet-64": {
+                "options": {"width": 2048, "dropout": 0.0, "image_size": 64},
+                "exact": 606_161_152,
+                "lengths": (4096,),
+            },
+        },
+    ),
+    "ft-transformer": _TABLE,
     "set-transformer": _SET,
     **rows(
         _PERCEIVER,

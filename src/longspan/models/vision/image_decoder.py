@@ -11,7 +11,6 @@ column and channel. Labels are added to every token. With `source_size`, an enco
 decoder enlarges (super-resolution).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +22,9 @@ from torch.nn.functional import cross_entropy, pad
 from longspan.attention.config import AttentionConfig
 from longspan.attention.layouts import raster_to_blocks
 from longspan.config import option
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidOption
 from longspan.models.body import BodyOptions, build_stack, initialise
-from longspan.models.image_base import PixelModel, Pixels
+from longspan.models.pixel_base import ImageSampling, Labels, PixelModel, Pixels
 from longspan.nn import logistic_mixture
 from longspan.nn.dropout import Dropout
 from longspan.nn.inputs import BlockInputs
@@ -42,7 +41,7 @@ class ImageDecoder(PixelModel):
 
     >>> model = build("image_decoder", image_size=28, channels=1, attention="linear")
     >>> model.nats(images)  # -log p of each
-    >>> model.sample(16, generator=torch.Generator().manual_seed(0))
+    >>> model.sample(ImageSampling(16, generator=torch.Generator().manual_seed(0)))
     """
 
     name = "image_decoder"
@@ -158,19 +157,19 @@ class ImageDecoder(PixelModel):
     # Likelihood
 
     def forward(
-        self, images: Pixels, labels: Int[Tensor, " batch"] | None = None, source: Pixels | None = None
+        self, images: Pixels, labels: Labels | None = None, source: Pixels | None = None
     ) -> Float[Tensor, "batch tokens outputs"]:
         """The outputs for each token, from the tokens before it."""
-        self._check(images, labels)
+        self.check_images(images)
         sequence, order = self._sequence(images), self._order(images.device)
         inputs = pad(self._embed(sequence[:, :-1], order[:-1]), (0, 0, 1, 0))
-        x = inputs + self._positions(images.device) + self._label(labels)
+        x = inputs + self._positions(images.device) + self._label(labels, len(images))
         states: Tensor = self.stack(self.drop(x), BlockInputs(context=self._context(source, len(images))))
         out: Tensor = self.out(states)
         return out
 
     def nats(
-        self, images: Pixels, labels: Int[Tensor, " batch"] | None = None, source: Pixels | None = None
+        self, images: Pixels, labels: Labels | None = None, source: Pixels | None = None
     ) -> Float[Tensor, " batch"]:
         out = self(images, labels, source)
         out = out.to(torch.promote_types(out.dtype, torch.float32))
@@ -182,104 +181,46 @@ class ImageDecoder(PixelModel):
     # Generation
 
     @torch.inference_mode()
-    def sample(
-        self,
-        count: int,
-        *,
-        labels: Int[Tensor, " batch"] | None = None,
-        known: Pixels | None = None,
-        rows: int = 0,
-        source: Pixels | None = None,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Pixels:
-        device = self.device
+    def sample(self, sampling: ImageSampling) -> Pixels:
+        device, count = self.device, sampling.count
         order, positions = self._order(device), self._positions(device)
-        fixed = self._known(known, rows, count)
-        state = self.stack.start(
-            count, BlockInputs(context=self._context(source, count)), dtype=self.dtype, device=device
-        )
+        label = self._label(sampling.labels, count)
+        known = self.known_rows(sampling).flatten(1, 3 if self.by_channel else 2)  # in raster order
+        context = BlockInputs(context=self._context(sampling.source, count))
+        state = self.stack.start(count, context, dtype=self.dtype, device=device)
         shape = (count, self.tokens) if self.by_channel else (count, self.tokens, self.channels)
         sequence = torch.zeros(shape, dtype=torch.long, device=device)
         x = torch.zeros(count, 1, self.options.width, dtype=self.dtype, device=device)
-        label = self._label(labels)
-        for step in range(self.tokens):
+        for step, index in enumerate(order.tolist()):
             states, state = self.stack.extend(x + positions[step] + label, state)
-            index = int(order[step])
-            if fixed is not None and index in fixed[1]:
-                sequence[:, step] = fixed[0][:, index]
+            if index < known.shape[1]:
+                sequence[:, step] = known[:, index]
             else:
-                sequence[:, step] = self._draw(self.out(states[:, -1]), temperature, generator)
+                sequence[:, step] = self._draw(self.out(states[:, -1]), sampling)
             x = self._embed(sequence[:, step : step + 1], order[step : step + 1])
-            if progress is not None:
-                progress(count)
+            sampling.advance()
         return self._images(sequence)
 
-    def _draw(self, out: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    def _draw(self, out: Tensor, sampling: ImageSampling) -> Tensor:
+        if self.by_channel:
+            return sampling.draw(out)
         out = out.to(torch.promote_types(out.dtype, torch.float32))
-        if not self.by_channel:
-            return logistic_mixture.sample(
-                out, self.channels, self.levels, temperature=temperature, generator=generator
-            )
-        if temperature == 0:
-            return out.argmax(-1)
-        weights = (out / temperature).softmax(-1)
-        return torch.multinomial(weights.cpu(), 1, generator=generator)[:, 0].to(out.device)
+        return logistic_mixture.sample(
+            out, self.channels, self.levels, temperature=sampling.temperature, generator=sampling.generator
+        )
 
-    def _known(self, known: Pixels | None, rows: int, count: int) -> tuple[Tensor, range] | None:
-        """The known values in raster order, and the indices that they fill."""
-        if known is None:
-            return None
-        if known.shape[1:] != (*self.size, self.channels):
-            raise InvalidInput(
-                f"expected images {(*self.size, self.channels)} to complete, got {tuple(known.shape[1:])}"
-            )
-        if not 0 <= rows <= self.size[0]:
-            raise InvalidOption(f"rows must be 0 to {self.size[0]}, not {rows}")
-        flat = known.flatten(1) if self.by_channel else known.flatten(1, 2)
-        return flat.expand(count, *flat.shape[1:]), range(rows * self.tokens // self.size[0])
-
-    def _label(self, labels: Tensor | None) -> Tensor | float:
-        if (labels is None) != (self.labels is None):
-            raise InvalidInput(
-                "this model was trained without labels; leave them out"
-                if self.labels is None
-                else f"this model needs a label from 0 to {self.classes - 1} for each image"
-            )
+    def _label(self, labels: Tensor | None, count: int) -> Tensor | float:
+        self.check_labels(labels, count)
         return 0.0 if labels is None or self.labels is None else self.labels[labels][:, None]
 
     def _context(self, source: Pixels | None, count: int) -> Hidden | None:
-        if (source is None) != (self.encoder is None):
-            raise InvalidInput(
-                "this model enlarges no images; leave out source"
-                if self.encoder is None
-                else f"this model enlarges images of {self.source_size}; give them as source"
-            )
+        self.check_source(source, count)
         if source is None or self.encoder is None:
             return None
-        if source.shape != (count, *(self.source_size or ()), self.channels):
-            raise InvalidInput(
-                f"expected {count} small images {(*(self.source_size or ()), self.channels)}, got {tuple(source.shape)}"
-            )
         scaled = source.flatten(1, 2).to(self.rows.dtype) * (2 / (self.levels - 1)) - 1
         positions: Any = self.encoder["positions"]
         context: Tensor = self.encoder["stack"](self.encoder["project"](scaled) + positions.weight)
         return context
-
-    def _check(self, images: Tensor, labels: Tensor | None) -> None:
-        if 0 in images.shape:
-            raise InvalidInput(f"expected at least one image and one pixel, got {tuple(images.shape)}")
-        if images.ndim != 4 or tuple(images.shape[1:]) != (*self.size, self.channels):
-            raise InvalidInput(
-                f"expected images (batch, {self.size[0]}, {self.size[1]}, {self.channels}), got {tuple(images.shape)}"
-            )
-        if images.is_floating_point():
-            raise InvalidInput(f"expected whole values from 0 to {self.levels - 1}, got {images.dtype}")
-        if images.is_meta:  # shapes alone, without values
-            return
-        if int(images.max()) >= self.levels or int(images.min()) < 0:
-            raise InvalidInput(f"expected values from 0 to {self.levels - 1}, got up to {int(images.max())}")
 
 
 __all__ = ["ImageDecoder"]

@@ -129,10 +129,9 @@ class ResNet(Headed, ImageHeads):
         return NonLocalBlock(channels, form=form, subsample=self.options.nonlocal_subsample)  # type: ignore[arg-type]
 
     def _initialise(self) -> None:
-        """He et al.'s initial weights for the convolutions; a non-local block keeps its own, and starts as identity."""
-        skipped = {
-            id(layer) for block in self.modules() if isinstance(block, NonLocalBlock) for layer in block.modules()
-        }
+        """He et al.'s initial weights for the convolutions; attention keeps its own, a non-local block is identity."""
+        own = (LocalAttention2d, NonLocalBlock)
+        skipped = {id(layer) for block in self.modules() if isinstance(block, own) for layer in block.modules()}
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d) and id(layer) not in skipped:
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

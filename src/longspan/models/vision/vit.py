@@ -60,8 +60,9 @@ class VisionTransformer(Headed, ImageHeads):
         distillation: bool = option(False, "whether a second token and head learn from a teacher (DeiT)")
         fusion: str = option(
             "softmax",
-            "how predictions join the two heads: sum of probabilities (the paper), or mean of logits (released)",
-            choices=("softmax", "logits"),
+            "how predictions join the two heads: sum of probabilities (the paper), or mean of logits (released); "
+            "label: one head, on the class token",
+            choices=("softmax", "logits", "label"),
         )
         attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
@@ -89,9 +90,20 @@ class VisionTransformer(Headed, ImageHeads):
         sized = replace(options, max_length=options.max_length or self.embedding.tokens)
         self.stack = build_stack(sized, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, None)
-        labels = [head.labels for head in options.tasks or () if head.task == "classify"]
-        self.teacher_head = Linear(self.stack.out_width, labels[0]) if options.distillation and labels else None
+        taught = [head for head in options.tasks or () if head.task in ("classify", "regress")]
+        self.teacher_task = taught[0].task if taught else None  # the task that has a second head
+        second = options.distillation and options.fusion != "label" and bool(taught)
+        self.teacher_head = Linear(self.stack.out_width, taught[0].labels) if second else None
         initialise(self, options)
+
+    def check_data(self, size: tuple[int, int], channels: int) -> None:
+        super().check_data(size, channels)
+        patch = self.embedding.patch
+        if size[0] % patch[0] or size[1] % patch[1]:
+            raise InvalidOption(
+                f"patches of {patch[0]} × {patch[1]} do not divide images of {size[0]} × {size[1]}, so some pixels "
+                "would not be read; choose another patch_size, or resize the images"
+            )
 
     @property
     def table(self) -> Tensor:
@@ -116,8 +128,10 @@ class VisionTransformer(Headed, ImageHeads):
             return states
 
         outputs = self.read_from(self.stack, compute)
-        if self.teacher_head is not None and states is not None:
-            outputs["classify"] = fuse(outputs["classify"], self.teacher_head(states[:, 1]), self.options.fusion)
+        task = self.teacher_task
+        if self.teacher_head is not None and task is not None and states is not None:
+            how = "logits" if task == "regress" else self.options.fusion  # a number has no probability
+            outputs[task] = fuse(outputs[task], self.teacher_head(states[:, 1]), how)
         return outputs
 
     def student_logits(self, images: Images, task: str) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from longspan.attention.buffers import Buffers
 from longspan.attention.devices import host_may_read
+from longspan.attention.kernels.running import running_max
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, Features, Rows
 
 # "folded": batch and heads in one axis, for `bmm`.
@@ -174,7 +175,7 @@ def key_rows(
         # If the host may not read the values, assume that some key raises the level.
         if drop is not None or work is no_buffer or not host_may_read(rise) or bool((rise > offset).any()):
             rise = rise if drop is None else rise - drop
-            level = torch.maximum((rise / LEVEL_STEP).ceil() * LEVEL_STEP, offset).cummax(1).values
+            level = running_max(torch.maximum((rise / LEVEL_STEP).ceil() * LEVEL_STEP, offset), 1)
             scale = level if drop is None else (level + drop).to(plan.dtype)
     return KeyRows(exponential_(exponents, common - scale), level, scale)
 

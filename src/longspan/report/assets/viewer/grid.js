@@ -78,7 +78,7 @@ class Grid {
       parts.push(make("div", { class: "row" }, ...sorted.map((card) => card.button)));
     }
     for (const { head, module, note, button } of this.cards) {
-      const value = read ? spell(read(head), 3) : "";
+      const value = read ? spell(read(head), 2) : "";
       note.textContent = value;
       button.setAttribute("aria-label", `${module.title}, head ${head.index}${read ? `, ${title} ${value}` : ""}`);
       button.title = `${module.title}, head ${head.index}`

@@ -128,7 +128,7 @@ class ModelLines {
     for (const card of this.grid.cards) {
       if (card.number !== last) parts.push(make("h3", {}, card.module.title));
       last = card.number;
-      const canvas = make("canvas", { width: 64, height: 92 });
+      const canvas = make("canvas", { width: 128, height: 184 });
       this.paint(canvas, card, query);
       const button = make("button",
         { type: "button", class: "thumb", "aria-label": `${card.module.title}, head ${card.head.index}` },
@@ -145,6 +145,8 @@ class ModelLines {
     const [up, down] = [colourOf("--up"), colourOf("--bad")].map((colour) => colour.join(" "));
     const only = query === null || query >= state.record.axes[module.queries].tokens.length ? null
       : Math.floor(query / cell);
+    const thin = only === null ? Math.max(0.35, Math.min(1, 20 / level.rows)) : 1;
+      // many lines must not become a surface
     const place = (index, count) => 3 + ((index + 0.5) / count) * (canvas.height - 6);
     for (let row = 0; row < level.rows; row++) {
       if (only !== null && row !== only) continue;
@@ -156,9 +158,9 @@ class ModelLines {
         const code = line[column], low = lows?.[column] ?? 0;
         const share = DECODED[Math.max(code, low)] / most;
         if (share < (only === null ? 0.3 : 0.02)) continue;
-        const strength = sharp * (only === null ? share ** 2 : Math.sqrt(share));
+        const strength = only === null ? sharp * thin * share ** 2 : Math.sqrt(share);
         context.strokeStyle = `rgb(${low > code ? down : up} / ${Math.round(100 * strength)}%)`;
-        context.lineWidth = 0.5 + 1.5 * share * sharp;
+        context.lineWidth = (0.6 + 2.4 * share * sharp) * thin;
         context.beginPath();
         context.moveTo(3, place(row, level.rows));
         context.lineTo(canvas.width - 3, place(column, level.columns));

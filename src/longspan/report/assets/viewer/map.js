@@ -224,8 +224,8 @@ class MapView {
       context.fillStyle = `rgb(${chosen ? ink : quiet})`;
       context.textAlign = "right";
       const at = top + (query + (words ? 0.5 : 0) - y) * size;
-      if (at > top - 2) context.fillText(words ? clipped(shownToken(source.queries.tokens[query]), left > 40 ? 11
-        : 4) : placeLabel(query), left - 5, at);
+      const label = words ? clipped(shownToken(source.queries.tokens[query]), left > 40 ? 11 : 3) : placeLabel(query);
+      if (at > top - 2) context.fillText(label, left - 5, at);
     }
     for (let key = begin(x); key < right; key += step) {
       const at = left + (key + (words ? 0.5 : 0) - x) * size;

@@ -144,10 +144,13 @@ class Together {
         "Its control is the rollout of even maps. It follows weights only; it does not say what decides the answer."
       : "No rollout: maps of this side do not multiply to one.";
     if (rollout) {
-      const layers = rollout.weights[3][0];
-      if (this.side !== module.side) { this.layer.max = layers - 1; this.layer.value = module.layer;
-        this.side = module.side; }
-      this.label.textContent = this.layer.value;
+      const { layers } = rollout; // those that were kept
+      if (this.side !== module.side) {
+        this.layer.max = layers.length - 1;
+        this.layer.value = Math.max(0, layers.indexOf(module.layer));
+        this.side = module.side;
+      }
+      this.label.textContent = layers[this.layer.value];
       const axis = state.record.axes[rollout.axis];
       sources.push(await matrixSource(rollout, axis, Number(this.layer.value), "rollout"));
       sources.push(await matrixSource(rollout, axis, null, "rollout of even maps"));
@@ -167,7 +170,8 @@ async function matrixSource(rollout, axis, layer, title) {
   const [rows, columns] = shape;
   const weights = layer === null ? all : all.subarray(layer * rows * columns, (layer + 1) * rows * columns);
   const codes = Uint8Array.from(weights, codeOf);
-  const source = new Source({ title: layer === null ? title : `${title} after layer ${layer}`, queries: axis,
+  const source = new Source({ title: layer === null ? title : `${title} after layer ${rollout.layers[layer]}`,
+    queries: axis,
     keys: axis, pyramid: { scale: 1, levels: [] } });
   source.short = layer === null ? "even" : "rollout";
   source.levels = [{ cell: rollout.cell, rows, columns, max: codes, mean: codes, low: null }];

@@ -41,7 +41,8 @@ class Steps {
     const reading = step.readings.find((found) => found.module === number);
     const line = reading ? await this.weights(reading, head, module) : null;
     const shown = line ? line.length : step.position;
-    const readers = this.who.value === "mean" || !head ? "the heads of" : `head ${head.index} of`;
+    const alone = reading && this.who.value === "head" && head && reading.weights[3][0] === module.heads.length;
+    const readers = alone ? `head ${head.index} of` : "the heads of";
     const read = reading ? `Shaded: what ${readers} ${module.title} read to write it.`
       : `${module.title} kept no reading of it.`;
     this.says.textContent = `“${shownToken(step.token)}” was written at position ${step.position}. ${read}`;

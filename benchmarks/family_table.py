@@ -1,0 +1,267 @@
+"""The table of families in docs/families.md: what works for each, tried on a small random model of Hugging Face's.
+
+    python -m benchmarks.family_table > docs/families.md
+
+Rows come from the registry, so a new family appears by itself. Sizes that differ from `SIZES` are in `OTHERS`.
+"""
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from longspan import decode, hub
+from longspan.audit import Claims, Reading
+from longspan.audit.behaviour import causal_perturbation, padding_content
+from longspan.audit.targets import subjects_of
+from longspan.errors import LongspanError
+from longspan.hub import Pretrained, families
+from longspan.hub.export import check
+from longspan.hub.export.graphs import Values, main_graph
+from longspan.hub.export.trace import trace
+from longspan.models.base import CausalModel, EncoderDecoder
+from longspan.models.image_base import ImageHeads
+
+COLUMNS = ("load", "save", "logits", "generate", "audit", "swap", "export")
+LENGTH, NEW = 12, 4
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 48,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 39,
+}
+GROUPED = {"num_key_value_heads": 1, "head_dim": 8}
+LOCAL = {**GROUPED, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+BART = {
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_start_token_id": 1,
+}
+BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "forced_eos_token_id": None}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
+IMAGES = {"image_size": 8, "patch_size": 4, "num_labels": 3}
+OTHERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_inner": 24},
+    "opt": {"ffn_dim": 24, "word_embed_proj_dim": 16},
+    "llama": GROUPED,
+    "mistral": {**GROUPED, "sliding_window": 6},
+    "qwen2": {**LOCAL, "use_sliding_window": True},
+    "qwen3": {**LOCAL, "use_sliding_window": True},
+    "gemma2": {**LOCAL, "query_pre_attn_scalar": 8},
+    "gemma3_text": {**LOCAL, "query_pre_attn_scalar": 8},
+    "phi3": {"num_key_value_heads": 1, "sliding_window": 6},
+    "smollm3": {"num_key_value_heads": 1, "no_rope_layers": [1, 0]},
+    "olmo2": {"num_key_value_heads": 1},
+    "gpt_oss": {**LOCAL, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "roberta": {"pad_token_id": 1},
+    "camembert": {"pad_token_id": 1},
+    "xlm-roberta": {"pad_token_id": 1},
+    "mpnet": {"pad_token_id": 1},
+    "longformer": {"pad_token_id": 1, "attention_window": 4},
+    "big_bird": {"attention_type": "original_full"},
+    "distilbert": {"hidden_dim": 24},
+    "electra": {"embedding_size": 16},
+    "albert": {"embedding_size": 8},
+    "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 39},
+    "nystromformer": {"num_landmarks": 4, "segment_means_seq_len": LENGTH},
+    "reformer": {
+        "is_decoder": True,
+        "attn_layers": ["local", "lsh"],
+        "attention_head_size": 8,
+        "axial_pos_embds": False,
+        "feed_forward_size": 24,
+        "local_attn_chunk_length": 4,
+        "lsh_attn_chunk_length": 4,
+        "num_buckets": 2,
+        "hash_seed": 0,
+    },
+    "bart": BART,
+    "mbart": BART,
+    "led": {
+        **BART,
+        "attention_window": 4,
+        "max_encoder_position_embeddings": 48,
+        "max_decoder_position_embeddings": 48,
+    },
+    "t5": T5,
+    "longt5": {**T5, "local_radius": 3},
+    "vit": IMAGES,
+    "deit": IMAGES,
+}
+# The class that is tried: with an output where the family has one.
+PREFERRED = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "ForConditionalGeneration", "ForMaskedLM")
+PREFERRED += ("ForImageClassification",)
+SWAPS = ("window", "linear")
+
+
+class Trial:
+    """One family: a model of theirs, and ours of the same weights."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        config = transformers.AutoConfig.for_model(name, **{**SIZES, **OTHERS.get(name, {})})
+        family = families.find(name, name)
+        classes = [cls for end in PREFERRED for cls in family.architectures if cls.endswith(end)]
+        cls = getattr(transformers, (classes or list(family.architectures))[0])
+        self.name, self.folder = name, folder
+        self.theirs = _random(cls, config)
+        self.theirs.save_pretrained(folder)
+        self.ours: Pretrained = hub.load(folder)
+        self.model = self.ours.model
+        self.ids = torch.randint(3, 38, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+        self.pixels = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def load(self) -> str:
+        return "yes" if not self.ours.fresh and not self.ours.unused else "no"
+
+    def save(self) -> str:
+        back = self.folder / "back"
+        hub.save(self.ours, back)
+        first, second = (load_file(folder / "model.safetensors") for folder in (self.folder, back))
+        same = set(first) == set(second) and all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+        return "yes" if same else "no"
+
+    @torch.no_grad()
+    def logits(self) -> str:
+        if isinstance(self.model, ImageHeads):
+            ours, theirs = self.model.outputs(self.pixels)["classify"], self.theirs(self.pixels).logits
+        elif isinstance(self.model, EncoderDecoder):
+            ours = self.model(self.ids, self.ids[:, :5])
+            theirs = self.theirs(input_ids=self.ids, decoder_input_ids=self.ids[:, :5]).logits
+        elif isinstance(self.model, CausalModel):
+            ours, theirs = self.model(self.ids), self.theirs(self.ids).logits
+        else:
+            ours, theirs = self.model.outputs(self.ids)["masked"], self.theirs(self.ids).logits
+        gap = (ours - theirs).abs().max().item() / max(1.0, theirs.abs().max().item())
+        return "yes" if gap < 1e-8 else "no"
+
+    @torch.no_grad()
+    def generate(self) -> str:
+        if not isinstance(self.model, CausalModel):
+            return "–"
+        rows = self.ids.tolist()
+        fixed = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "num_beams": 1}
+        theirs = self.theirs.generate(self.ids, attention_mask=torch.ones_like(self.ids), **fixed)[:, -NEW:].tolist()
+        if isinstance(self.model, EncoderDecoder):
+            begin = self.theirs.config.decoder_start_token_id
+            results = decode.generate(self.model, [[begin]] * 2, source=rows, max_new=NEW)
+        else:
+            results = decode.generate(self.model, rows, max_new=NEW)
+        ours = [list(result.tokens)[-NEW:] for result in results]
+        return "yes" if ours == theirs else "no"
+
+    def audit(self) -> str:
+        if isinstance(self.model, ImageHeads | EncoderDecoder):
+            return "–"
+        causal = isinstance(self.model, CausalModel)
+        reading = Reading(length=16, kind="tokens", mask="key_mask", vocabulary=38)
+        (subject,) = subjects_of(self.model, Claims(causal=causal, padding=True), name=self.name, reading=reading)
+        subject.long_length = None
+        found = {"padding": padding_content(subject).verdict}
+        if causal:
+            found = {"causal": causal_perturbation(subject).verdict, **found}
+        return ", ".join(name if verdict == "pass" else f"{name}: {verdict}" for name, verdict in found.items())
+
+    @torch.no_grad()
+    def swap(self) -> str:
+        """Other attention under the same weights."""
+        key = "encoder_attention" if isinstance(self.model, EncoderDecoder) else "attention"
+        works = []
+        for name in SWAPS:
+            try:
+                changed = hub.load(self.folder, options={key: {"name": name}}).model
+                if isinstance(changed, ImageHeads):
+                    out = changed.outputs(self.pixels)["classify"]
+                elif isinstance(changed, EncoderDecoder):
+                    out = changed(self.ids, self.ids)
+                else:
+                    out = changed(self.ids)
+            except LongspanError:
+                continue
+            works += [name] if bool(out.isfinite().all()) else []
+        return ", ".join(works) or "no"
+
+    def export(self) -> str:
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(False)
+        graph = main_graph(self.model)
+        limits = {"batch": 64, "length": 40, "target": 40, "source": 40}
+        try:
+            program = trace(graph, graph.sample(3, 11, seed=0), {}, limits).module()
+
+            def run(inputs: Values) -> Values:
+                with torch.no_grad():
+                    return tuple(program(*inputs))
+
+            check.compare(graph, run, ((1, 5), (2, 23)), 1e-6)
+        except LongspanError:
+            return "no"
+        return "yes"
+
+    def row(self) -> list[str]:
+        """The cells of the table."""
+        tried: list[Callable[[], str]] = [getattr(self, column) for column in COLUMNS]
+        return [attempt() for attempt in tried]
+
+
+def _random(cls: Any, config: Any) -> Any:
+    """A model of theirs in float64 whose every parameter is drawn: initial gains of 1 and biases of 0 hide mistakes."""
+    torch.manual_seed(0)
+    config._attn_implementation = "eager"
+    model = cls(config).double().eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.2).add_(1.0 if parameter.dim() == 1 else 0.0)
+    model.tie_weights()
+    return model
+
+
+def table(report: Callable[[str], None] = lambda text: None) -> str:
+    """The page."""
+    rows = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.logging.set_verbosity_error()
+        for name in families.names():
+            with tempfile.TemporaryDirectory() as folder:
+                trial = Trial(name, Path(folder))
+                cells = trial.row()
+            rows.append(f"| `{name}` | `{trial.model.name}` | {' | '.join(cells)} |")
+            report(rows[-1])
+    return PAGE.replace("ROWS", "\n".join(rows))
+
+
+PAGE = """# Families
+
+What works for each family of Hugging Face, tried on small random models. This page is written by
+`python -m benchmarks.family_table > docs/families.md`, and a test compares it.
+
+- **load**: every tensor of their file is used, and none is missing.
+- **save**: the file that we write has their names and bits.
+- **logits**: equal to theirs in float64 to 1e-8, with windows that are shorter than the text.
+- **generate**: the same tokens as their `generate`, greedy; – has no generation.
+- **audit**: what `longspan.audit` measured on the loaded model: no leak from later tokens (causal),
+  none from masked ones (padding).
+- **swap**: attention that the same weights take, `longspan.load(FOLDER, options={"attention": …})`
+  (of an encoder–decoder, in its encoder).
+- **export**: torch.export of the whole model with dynamic batch and length, equal at other shapes
+  with padding; see [export](export.md).
+
+| `model_type` | our model | load | save | logits | generate | audit | swap | export |
+|---|---|---|---|---|---|---|---|---|
+ROWS
+"""
+
+if __name__ == "__main__":
+    sys.stdout.write(table(lambda text: print(text, file=sys.stderr, flush=True)))
