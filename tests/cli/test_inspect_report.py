@@ -108,7 +108,7 @@ def test_what_positions_refuse(recurrent: Path, capsys: pytest.CaptureFixture[st
     assert refused(capsys, "positions", "rotary:64", "--length", "1") == "--length must be at least 8 positions, not 1"
     assert refused(capsys, "positions", "rotary:64", "--text", "a").startswith("rotary:64 reads no text; ")
     assert refused(capsys, "positions", str(recurrent)).startswith("this 'recurrent' has no position codes")
-    assert refused(capsys, "positions", "nowhere").startswith("there is no folder or file nowhere; ")
+    assert refused(capsys, "positions", "nowhere").startswith("there is no folder or file nowhere")
 
 
 def test_words(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
