@@ -5,7 +5,7 @@ from typing import Any
 from longspan.attention.config import AttentionConfig
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
-from longspan.hub.families.llama import GATES
+from longspan.hub.families.llama_like import GATES
 from longspan.hub.tensor_names import Rule, rename
 from longspan.models.attention_positions import RotaryLayer
 from longspan.models.body import spread
