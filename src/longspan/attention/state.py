@@ -128,6 +128,11 @@ class Selection:
         return torch.tensor(kept, dtype=torch.long, device=self.rows.device)
 
 
+def is_number(size: Any, number: int) -> bool:
+    """Whether a size is this number, and not a variable of a program that is being exported."""
+    return type(size) is int and size == number
+
+
 class Rows:
     """An append-only tensor (batch, heads, rows, width); with `keep`, only the last `keep` rows.
 
@@ -176,8 +181,8 @@ class Rows:
         count = new.shape[2]
         self._check(new)
         if torch.compiler.is_exporting():  # a program has no buffers to write to
-            filled = not (isinstance(self.count, int) and self.count == 0)
-            rows = torch.cat([self.value, new], dim=2) if filled else new
+            empty = is_number(self.count, 0)
+            rows = new if empty else torch.cat([self.value, new], dim=2)
             return Rows(rows, 0, rows.shape[2], self._keep, [0])
         if not count:
             return self

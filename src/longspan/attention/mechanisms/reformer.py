@@ -32,7 +32,7 @@ from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
 from longspan.attention.layouts.base import wide
 from longspan.attention.layouts.ring import shown_in_ring
 from longspan.attention.parts.lsh import buckets, buckets_by_definition, draw
-from longspan.attention.state import Rows, State
+from longspan.attention.state import Rows, State, is_number
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.precision import state_type
@@ -298,8 +298,7 @@ class ReformerAttention(Attention):
             state.k.append(self.unit_keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
         )
         keys, values, slots = state.k.value, state.v.value, state.slot.value
-        exporting = torch.compiler.is_exporting()
-        if (isinstance(new, int) and new == 1) if exporting else new < MANY:
+        if is_number(new, 1) if torch.compiler.is_exporting() else new < MANY:
             return self._read(q, keys, values, slot, slots.transpose(2, 3)), state
         # The parallel form over all tokens, with zeros for earlier queries.
         known = (slots // CHUNKS).transpose(2, 3)

@@ -12,7 +12,7 @@ from longspan.attention.base import Attention, Cost, Extras, OptionsT, Shape, Su
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, Dense, Layout, OwnBlock, Strided, Summaries, ceil_div
 from longspan.attention.parts import persistent_memory
-from longspan.attention.state import Rows, State, append_mask
+from longspan.attention.state import Rows, State, append_mask, is_number
 from longspan.config import option
 from longspan.errors import InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -232,7 +232,7 @@ class SparseAttention(Attention):
         past = state.k.count
         state = _append(state, k, v, key_mask, self._reach(group))
         keys, values, keep = _read(state)
-        if torch.compiler.is_exporting() and isinstance(q.shape[2], int) and q.shape[2] == 1:
+        if torch.compiler.is_exporting() and is_number(q.shape[2], 1):
             distance = keys.shape[2] - 1 - torch.arange(keys.shape[2], device=q.device)
             read = (distance < self.window) & group.local | (distance % self.options.stride == 0) & group.distant
             out = self._joint(group, q, [KeySource(Dense(), keys, values, read[None] if keep is None else read & keep)])

@@ -143,7 +143,7 @@ class Prefill(DecodingGraph):
     def forward(self, *inputs: Tensor) -> Values:
         *source, ids, mask = inputs
         model, batch = self.model, ids.shape[0]
-        options = {"source": source[0], "source_mask": source[1] != 0} if source else {}
+        options: dict[str, Any] = {"source": source[0], "source_mask": source[1] != 0} if source else {}
         state = self.layout.begin(model.start(batch, **options), batch)
         logits, state = model.extend(ids, state, key_mask=mask != 0, positions=positions_of(mask))
         leaves = dict(_leaves(state))
@@ -156,7 +156,7 @@ class Prefill(DecodingGraph):
     def read_prompt(self, inputs: Values) -> tuple[Tensor, Any]:
         """The model's own logits and state."""
         *source, ids, mask = inputs
-        options = {"source": source[0], "source_mask": source[1] != 0} if source else {}
+        options: dict[str, Any] = {"source": source[0], "source_mask": source[1] != 0} if source else {}
         state = self.model.start(ids.shape[0], **options)
         return self.model.extend(ids, state, key_mask=mask != 0, positions=positions_of(mask))
 
@@ -209,7 +209,7 @@ def _probe(model: CausalModel, length: int) -> Any:
         empty = type(model)(model.options).to(model.dtype).eval()
         ids = torch.zeros(2, length, dtype=torch.int64)
         source = torch.zeros(2, SOURCE, dtype=torch.int64)
-        options = {"source": source, "source_mask": source == 0} if model.reads_source else {}
+        options: dict[str, Any] = {"source": source, "source_mask": source == 0} if model.reads_source else {}
         positions = torch.zeros(2, length, dtype=torch.int64)
         return empty.extend(ids, empty.start(2, **options), key_mask=ids == 0, positions=positions)[1]
 

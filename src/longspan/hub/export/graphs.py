@@ -6,6 +6,7 @@ Inputs and outputs have the names of Hugging Face: `input_ids`, `attention_mask`
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +119,8 @@ class TextGraph(Graph):
 
     def expected(self, inputs: Values) -> Values:
         ids, mask, *rest = inputs
-        key_mask, more = mask != 0, {}
+        key_mask = mask != 0
+        more: dict[str, Any] = {}
         if self.segments:
             more["segments"] = rest.pop(0)
         if self.marks:

@@ -270,7 +270,7 @@ def _check_options(out: Path, format: str, dtype: str, overwrite: bool, sizes: M
     if dtype not in DTYPES:
         raise UnknownName(f"dtype cannot be {dtype!r}: {suggest(dtype, DTYPES)}")
     for name, size in sizes.items():
-        if size != "dynamic" and not (isinstance(size, int) and size >= 1):
+        if size != "dynamic" and size < 1:
             raise InvalidOption(f"option {name} must be 'dynamic' or a number from 1 on, not {size!r}")
     if out.suffix in SUFFIXES.values() and out.suffix != SUFFIXES[format]:
         raise InvalidInput(f"{out} must end in {SUFFIXES[format]} for the format {format}, or be a folder")

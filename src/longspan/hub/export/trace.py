@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
@@ -50,7 +51,7 @@ def trace(graph: Graph, example: Values, fixed: Mapping[str, int], limits: Mappi
         raise Unsupported(f"{graph.name}: {_plain_words(error, variables)}") from error
 
 
-def _by_argument(graph: Graph, shapes: tuple[dict[int, object], ...]) -> object:
+def _by_argument(graph: Graph, shapes: tuple[dict[int, Dim], ...]) -> tuple[Any, ...]:
     """As torch.export wants them: variable arguments of `forward` are one tuple."""
     code = type(graph).forward.__code__
     named = code.co_argcount - 1  # without self
