@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
+from torch import Tensor
 
 from longspan import decode, hub
 from longspan.audit import Claims, Reading
@@ -31,13 +32,15 @@ from longspan.models.image_base import ImageHeads
 
 COLUMNS = ("load", "save", "logits", "generate", "audit", "swap", "export")
 LENGTH, NEW = 12, 4
+CLOSE = 1e-5  # some of theirs compute norms, softmax or rotations in float32
+SINGLE = ("gpt_oss",)  # their experts take no float64
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 24,
-    "max_position_embeddings": 48,
+    "max_position_embeddings": 160,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 39,
@@ -80,7 +83,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "nystromformer": {"num_landmarks": 4, "segment_means_seq_len": LENGTH},
     "reformer": {
         "is_decoder": False,
-        "attn_layers": ["local", "lsh"],
+        "attn_layers": ["local", "local"],  # hashes are drawn anew at each of their calls
         "attention_head_size": 8,
         "axial_pos_embds": False,
         "feed_forward_size": 24,
@@ -94,8 +97,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "led": {
         **BART,
         "attention_window": 4,
-        "max_encoder_position_embeddings": 48,
-        "max_decoder_position_embeddings": 48,
+        "max_encoder_position_embeddings": 160,
+        "max_decoder_position_embeddings": 160,
     },
     "t5": T5,
     "longt5": {**T5, "local_radius": 3},
@@ -134,26 +137,32 @@ class Trial:
         same = set(first) == set(second) and all(torch.equal(tensor, second[name]) for name, tensor in first.items())
         return "yes" if same else "no"
 
-    @torch.no_grad()
     def logits(self) -> str:
+        return "yes" if self._gap(self.ids) < CLOSE else "no"
+
+    @torch.no_grad()
+    def _gap(self, ids: Tensor) -> float:
+        """The largest difference of the logits, relative to the largest of theirs."""
         if isinstance(self.model, ImageHeads):
             ours, theirs = self.model.outputs(self.pixels)["classify"], self.theirs(self.pixels).logits
         elif isinstance(self.model, EncoderDecoder):
-            ours = self.model(self.ids, self.ids[:, :5])
-            theirs = self.theirs(input_ids=self.ids, decoder_input_ids=self.ids[:, :5]).logits
+            ours = self.model(ids, ids[:, :5])
+            first = (torch.arange(ids.shape[1]) == 0).long().expand_as(ids)  # the default here, not there
+            marks = {"global_attention_mask": first} if self.name == "led" else {}
+            theirs = self.theirs(input_ids=ids, decoder_input_ids=ids[:, :5], **marks).logits
         elif isinstance(self.model, CausalModel):
-            ours, theirs = self.model(self.ids), self.theirs(self.ids).logits
+            ours, theirs = self.model(ids), self.theirs(ids).logits
         else:
-            ours, theirs = self.model.outputs(self.ids)["masked"], self.theirs(self.ids).logits
-        gap = (ours - theirs).abs().max().item() / max(1.0, theirs.abs().max().item())
-        return "yes" if gap < 1e-6 else "no"
+            ours, theirs = self.model.outputs(ids)["masked"], self.theirs(ids).logits
+        return (ours - theirs).abs().max().item() / max(1.0, theirs.abs().max().item())
 
     @torch.no_grad()
     def generate(self) -> str:
         if not isinstance(self.model, CausalModel):
             return "–"
         rows = self.ids.tolist()
-        fixed = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "num_beams": 1}
+        self.theirs.generation_config.eos_token_id = None  # both go on to the last token
+        fixed = {"max_new_tokens": NEW, "do_sample": False, "num_beams": 1}
         theirs = self.theirs.generate(self.ids, attention_mask=torch.ones_like(self.ids), **fixed)[:, -NEW:].tolist()
         if isinstance(self.model, EncoderDecoder):
             begin = self.theirs.config.decoder_start_token_id
@@ -201,15 +210,15 @@ class Trial:
         for parameter in self.model.parameters():
             parameter.requires_grad_(False)
         graph = main_graph(self.model)
-        limits = {"batch": 64, "length": 40, "target": 40, "source": 40}
+        limits = {"batch": 64, "length": 140, "target": 140, "source": 140}
         try:
-            program = trace(graph, graph.sample(3, 29, seed=0), {}, limits).module()
+            program = trace(graph, graph.sample(3, 100, seed=0), {}, limits).module()
 
             def run(inputs: Values) -> Values:
                 with torch.no_grad():
                     return tuple(program(*inputs))
 
-            check.compare(graph, run, ((1, 5), (2, 23)), 1e-6)
+            check.compare(graph, run, ((1, 5), (2, 131)), 1e-4)
         except LongspanError:
             return "no"
         return "yes"
@@ -224,7 +233,7 @@ def _random(cls: Any, config: Any) -> Any:
     """A model of theirs in float64 whose every parameter is drawn: initial gains of 1 and biases of 0 hide mistakes."""
     torch.manual_seed(0)
     config._attn_implementation = "eager"
-    model = cls(config).double().eval()
+    model = cls(config).to(torch.float32 if config.model_type in SINGLE else torch.float64).eval()
     for parameter in model.parameters():
         parameter.data.normal_(std=0.2).add_(1.0 if parameter.dim() == 1 else 0.0)
     model.tie_weights()
@@ -253,7 +262,9 @@ What works for each family of Hugging Face, tried on small random models. This p
 
 - **load**: every tensor of their file is used, and none is missing.
 - **save**: the file that we write has their names and bits.
-- **logits**: equal to theirs to 1e-6, with windows that are shorter than the text.
+- **logits**: equal to theirs to 1e-5, with windows that are shorter than the text. Where it says
+  no, [hugging-face](hugging-face.md) has the reason: their Reformer leaves out the output layer's
+  bias, their Nyströmformer starts its pseudo-inverse from a maximum over the batch.
 - **generate**: the same tokens as their `generate`, greedy; – has no generation.
 - **audit**: what `longspan.audit` measured on the loaded model: no leak from later tokens (causal),
   none from masked ones (padding).

@@ -173,7 +173,7 @@ class CausalModel(Model):
             return self.initial_state(batch)
         if source is None:
             raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
-        if len(source) != batch:
+        if source.shape[0] != batch:
             raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
         return self.initial_state(batch, Source(source, source_mask, source_streams, align))
 

@@ -31,7 +31,8 @@ def attend(
 ) -> Tensor:
     """softmax(scale · q kᵀ + mask) v; `mask` is 4-dimensional with q's dtype; `causal` aligns query 0 with key 0."""
     values, transformed = v.shape[-1], torch._C._are_functorch_transforms_active()
-    pays = q.shape[2] > FEW_QUERIES or torch.is_grad_enabled()  # decoding: padding would copy all keys
+    # In decoding, padding would copy all keys. An exported program must not decide by the number of queries.
+    pays = torch.compiler.is_exporting() or q.shape[2] > FEW_QUERIES or torch.is_grad_enabled()
     if k.shape[-1] != values and flash.fits(q, k, k) and pays and not transformed:
         width = max(k.shape[-1], values)  # one width, which the fused kernel needs
         q, k, v = (flash.widen(x, width) for x in (q, k, v))

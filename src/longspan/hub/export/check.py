@@ -52,7 +52,8 @@ def steps(
         given, *tensors = _run(prefill, runs["prefill"], inputs)
         worst = max(worst, _difference(prefill, "logits", given, logits, mask != 0, limit, (batch, length)))
         for turn in range(STEPS):
-            new = inputs[-2][:, turn % length : turn % length + 1]
+            at_turn = turn % inputs[-2].shape[1]
+            new = inputs[-2][:, at_turn : at_turn + 1]
             with torch.no_grad():
                 logits, state = step.model.extend(new, state, positions=at + turn)
             given, *after = _run(step, runs["step"], (new, at + turn, *tensors))
