@@ -35,12 +35,12 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_the_report_in_files(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    text, page, numbers = tmp_path / "text.txt", tmp_path / "report.html", tmp_path / "report.json"
+    text, page = tmp_path / "text.txt", tmp_path / "report.html"
     text.write_text(TEXT)
-    where = ("--file", str(text), "--html", str(page), "--json", str(numbers))
+    where = ("--file", str(text), "--html", str(page))
     flags = ("--report", "--measures", "heads,collapse,drift", "--length", "24", "--texts", "4", "--swap", "linear")
     printed = ask(capsys, str(encoder), *flags, *where)
-    record: dict[str, Any] = json.loads(numbers.read_text())
+    record: dict[str, Any] = json.loads(ask(capsys, str(encoder), *flags, *where, "--json"))
     assert list(record["findings"]) == ["heads", "collapse", "drift"] and record["text"] == "text.txt"
     assert record["passages"] == "4 of 24 tokens, and one of 96"
     assert record["findings"]["heads"]["groups"]["encoder"]["text"]["previous"][1][1] > 0
@@ -51,7 +51,7 @@ def test_the_report_in_files(encoder: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_numbers_on_standard_output_and_the_sample(encoder: Path, capsys: pytest.CaptureFixture[str]):
-    flags = ("--report", "--measures", "lag", "--length", "24", "--texts", "2", "--json", "-")
+    flags = ("--report", "--measures", "lag", "--length", "24", "--texts", "2", "--json")
     record = json.loads(ask(capsys, str(encoder), *flags))
     assert record["text"] == "the sample of the package" and len(record["findings"]["lag"]["this_model"]) == 12
 
@@ -61,7 +61,7 @@ def test_a_recurrent_model_has_lags_and_stands_beside(
 ):
     flags = ("--report", "--measures", "lag", "--length", "24", "--texts", "2")
     assert ask(capsys, str(recurrent), *flags).startswith("Gradient by lag: A token 8 back still has ")
-    record = json.loads(ask(capsys, str(encoder), *flags, "--beside", str(recurrent), "--json", "-"))
+    record = json.loads(ask(capsys, str(encoder), *flags, "--beside", str(recurrent), "--json"))
     assert "beside_(recurrent)" in record["findings"]["lag"]
     none = "'recurrent' has no attention layers, so there are no heads to measure"
     assert refused(capsys, str(recurrent), "--report") == none
@@ -83,7 +83,6 @@ def test_what_a_report_refuses(encoder: Path, tmp_path: Path, capsys: pytest.Cap
         (["--swap", "window:8"], "--swap must be NAME or NAME:OPTION=VALUE,…, not 'window:8'"),
         (["--against", "linear"], "--against is for maps, not for --report; to try another attention, give --swap"),
         (["--pair", "x"], "a target text is for an encoder–decoder, and this is 'encoder'"),
-        (["--json", str(never)], "--html and --json name the same file"),
     ):
         assert refused(capsys, model, "--report", *flags, "--html", str(never)) == message
     assert refused(capsys, model, "--text", "a", "--texts", "3") == "--texts is for --report: give it as well"
@@ -95,12 +94,10 @@ def test_positions(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = ask(capsys, "positions", "sinusoidal:16", "--length", "64", "--html", str(page))
     assert printed.startswith("The position table: The distance of two positions explains 100% of")
     assert "exponent (2i+1)/d" in page.read_text()
-    record = json.loads(ask(capsys, "positions", str(encoder), "--json", "-"))
+    record = json.loads(ask(capsys, "positions", str(encoder), "--json"))
     assert list(record["findings"]) == ["table", "shift", "changes"]
     assert record["findings"]["changes"]["changes"]["as they are"]["output_change"] == 0
-    assert (
-        "changes" not in json.loads(ask(capsys, "positions", str(encoder), "--no-behaviour", "--json", "-"))["findings"]
-    )
+    assert "changes" not in json.loads(ask(capsys, "positions", str(encoder), "--no-behaviour", "--json"))["findings"]
 
 
 def test_what_positions_refuse(recurrent: Path, capsys: pytest.CaptureFixture[str]):
@@ -121,7 +118,7 @@ def test_words(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     vectors, questions = tmp_path / "vectors.txt", tmp_path / "questions.txt"
     vectors.write_text("3 2\nman 1 0\nking 1 1\nwoman -1 0\n")
     questions.write_text(": all\nman king woman queen\n")
-    record = json.loads(ask(capsys, "words", "--vectors", str(vectors), "--analogies", str(questions), "--json", "-"))
+    record = json.loads(ask(capsys, "words", "--vectors", str(vectors), "--analogies", str(questions), "--json"))
     assert record["findings"]["analogies"]["3CosAdd"]["skipped"] == 1
 
 

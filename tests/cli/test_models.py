@@ -27,7 +27,8 @@ def test_lists(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_model_with_its_options(capsys, name):
+def test_a_model_with_its_options(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "200")  # narrow screens fold long names
     code, out, _ = run(capsys, "show", name, "--json")
     row = json.loads(out)
     assert code == 0 and row["kind"] == "model" and row["summary"] and row["paper"]

@@ -248,7 +248,7 @@ FILES: dict[str, tuple[str, list[str], str]] = {
         "{path}, line 1: it begins like JSON; call the file .jsonl or .json",
     ),
     "short": ("a.csv", ["text,label", "a,1", "b"], "{path}, line 3: 1 fields, and 2 columns are expected"),
-    "parquet": ("a.parquet", ["PAR1"], "{path}: Parquet needs the package pyarrow; install it (pip install pyarrow)"),
+    "parquet": ("a.parquet", ["PAR1"], "{path} is not a readable Parquet file: Parquet file size is 5 bytes"),
     "list": (
         "a.json",
         ['[{"text": "a", "label": 1},', '{"text": "b"}]'],

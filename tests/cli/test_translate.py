@@ -65,7 +65,10 @@ def test_json_has_source_and_text(capsys, run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere", "one"], "there is no folder or file nowhere; give the folder of a model"),
+        (
+            ["nowhere", "one"],
+            "there is no folder or file nowhere, and no model nowhere in the local",
+        ),
         (["RUN"], "give a text to translate"),
         (["RUN", "one", "--beams", "0"], "beams must be at least 1"),
         (["EMPTY", "one"], "run without a model yet"),

@@ -215,7 +215,8 @@ def test_streams_move_with_the_tokens_of_a_source(folder: Path) -> None:
     moved = first.clone()
     moved[1, 0], moved[1, 4] = False, True
     asked = {"max_new": 6, "bos": START, "eos": END}
-    none = generate(model, source=texts, **asked)
+    none = generate(model, source=texts, source_streams={"global_mask": torch.zeros_like(first)}, **asked)
+    assert generate(model, source=texts, **asked).logprobs != none.logprobs  # the first token is global by default
     lists = generate(model, source=texts, source_streams={"global_mask": first}, **asked)
     for ids, mark in ((right, first), (left, moved)):
         tensors = generate(model, source=ids, source_mask=ids > 0, source_streams={"global_mask": mark}, **asked)

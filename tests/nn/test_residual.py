@@ -46,7 +46,7 @@ def test_the_sublayer_may_be_a_module(x: torch.Tensor):
 def test_unknown_norm_and_norm_position_are_refused():
     with pytest.raises(UnknownName, match=r"'prr'.*did you mean 'pre'"):
         Residual(8, norm_position="prr")
-    with pytest.raises(UnknownName, match=r"'batch'.*known: layer, none, rms"):
+    with pytest.raises(UnknownName, match=r"'batch'.*known: layer, layer_no_bias, none, rms, rms_offset"):
         Residual(8, norm="batch")
 
 

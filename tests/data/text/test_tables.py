@@ -2,9 +2,10 @@
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from longspan.data.text.tables import rows
 from longspan.data.text.text_files import Part, blocks, lines, whole
@@ -124,32 +125,17 @@ def test_a_folder_of_texts_has_the_names_of_its_folders_as_labels(tmp_path: Path
 
 
 def test_parquet_is_read_by_pyarrow_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in with the two calls that are used; the package is not needed for anything else."""
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Unsupported, match="needs the package pyarrow; install it"):
-        read(path)
     records = [{"text": "one, two", "label": "x", "n": 1}, {"text": "für", "label": "y", "n": None}]
-
-    class ParquetFile:
-        schema_arrow = SimpleNamespace(names=["text", "label", "n"])
-
-        def __init__(self, given: Path) -> None:
-            assert given == path
-
-        def iter_batches(self, columns: list[str] | None) -> list[SimpleNamespace]:
-            chosen = [{key: record[key] for key in columns or record} for record in records]
-            return [SimpleNamespace(to_pylist=lambda part=part: [part]) for part in chosen]
-
-    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
-    module = ModuleType("pyarrow.parquet")
-    monkeypatch.setattr(module, "ParquetFile", ParquetFile, raising=False)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", module)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(records), path)
     assert read(path) == SEEN
     assert [row.fields["n"] for row in rows(path)] == ["1", ""]
     with pytest.raises(InvalidInput, match="has no column 'texts'; it has 'text', 'label', 'n'"):
         list(rows(path, ["texts"]))
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(Unsupported, match="needs the package pyarrow; install it"):
+        read(path)
 
 
 def test_columns_that_exist_are_named_nearest_first(tmp_path: Path) -> None:

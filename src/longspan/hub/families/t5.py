@@ -125,6 +125,8 @@ def complete(given: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     rate = options["dropout"]
+    if "start" in options and options["start"] is None:  # theirs has no default, and every released model has 0
+        options["start"] = 0
     options["scale_output"] = bool(given.get("scale_decoder_outputs", given.get("tie_word_embeddings") is not False))
     return {**options, "attention_dropout": rate, "hidden_dropout": rate}
 
@@ -151,6 +153,8 @@ def restore_encoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
 
 def adjust_encoder(options: dict[str, Any], given: Config) -> dict[str, Any]:
     rate = options["dropout"]
+    if "start" in options and options["start"] is None:  # theirs has no default, and every released model has 0
+        options["start"] = 0
     return {**options, "attention_dropout": rate, "hidden_dropout": rate}
 
 
@@ -179,7 +183,7 @@ T5 = Family(
         *SIZES,
         Field("decoder_layers", "num_decoder_layers"),
         Field("tied", "tie_word_embeddings", True),
-        Field("start", "decoder_start_token_id", 0),
+        Field("start", "decoder_start_token_id"),
     ),
     fixed={
         **BLOCKS,

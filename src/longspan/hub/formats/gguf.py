@@ -140,7 +140,8 @@ def write(
     writer.close()
     try:
         # Metadata says less than config.json: what it leaves out must be what a reader assumes.
-        family.check(options, read(unfinished)[0])
+        # The padding token is the tokenizer's, which the model itself never reads.
+        family.check(options, {**read(unfinished)[0], "pad_token_id": written.get("pad_token_id")})
     except (InvalidInput, Unsupported) as error:
         unfinished.unlink()
         reason = str(error).replace(f"a configuration of {family.name}", f"a GGUF file of {architecture.name}")
