@@ -11,6 +11,7 @@ from longspan.report.profile import kind_of
 
 COLUMNS, CELL, GAP, LABEL, MARGIN, TOP = 7, 118, 22, 36, 18, 46
 LONGEST = 20  # letters of a label
+WIDE = 14  # letters of a name from which it is set narrower, to stay below its picture
 
 
 def gallery_svg(entries: Sequence[Entry]) -> str:
@@ -32,11 +33,12 @@ def _cell(entry: Entry, column: int, row: int) -> str:
     x, y = MARGIN + column * (CELL + GAP), TOP + row * (CELL + LABEL + GAP)
     order = str(entry.facts["order"])
     order = order if len(order) <= LONGEST else order[: LONGEST - 1].rstrip(" ·+(:") + "…"
+    narrower = f" textLength='{CELL}' lengthAdjust='spacingAndGlyphs'" if len(entry.name) > WIDE else ""
     return (
         f"<g class='k-{kind_of(entry.name)}'><title>{text(entry.name)}: {text(entry.facts['summary'])}</title>"
         f"<image x='{x}' y='{y}' width='{CELL}' height='{CELL}' href='{data_address(thumbnail(entry))}'/>"
         f"<rect class='frame' x='{x}' y='{y}' width='{CELL}' height='{CELL}'/>"
-        f"<text class='name' x='{x}' y='{y + CELL + 16}'>{text(entry.name)}</text>"
+        f"<text class='name' x='{x}' y='{y + CELL + 16}'{narrower}>{text(entry.name)}</text>"
         f"<text class='quiet' x='{x}' y='{y + CELL + 31}'>{text(order)}</text></g>"
     )
 
