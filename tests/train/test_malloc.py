@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-# Whether a large tensor is mapped by itself, and so given back when it is freed: as usual, after malloc was told to keep
-# memory, and after it was told back. malloc's own account, since the system may move pages out at any time.
+# Whether a large tensor is mapped by itself, and so given back when it is freed: as usual, after malloc was told to
+# keep memory, and after it was told back. It is malloc's own account: the system may move pages out at any time.
 CODE = """
 import ctypes
 import torch
