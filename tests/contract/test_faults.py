@@ -70,7 +70,7 @@ def test_fault_is_caught(item: Fault) -> None:
 
 
 def test_every_check_has_a_fault_that_only_a_working_check_finds() -> None:
-    """A check that no fault tries could be empty, and nobody would know. `order` and packing are tried in tests/audit."""
+    """A check that no fault tries could be empty, and nobody would know. tests/audit try `order` and packing."""
     tried = {item.values[0].caught_by for item in FAULTS}
     assert tried == {check.name for check in CHECKS if not check.name.startswith("packing_")} - {"order"}
 
