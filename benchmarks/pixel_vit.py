@@ -35,8 +35,8 @@ OPTIONS: dict[str, dict[str, Any]] = {  # a reach of about 64 pixels, or two row
     "performer": {"features": 64},
     "cosformer": {},
 }
-SPEED_STEPS = 12
-WARM_STEPS = 4  # not counted
+SPEED_STEPS = 10
+WARM_STEPS = 3  # not counted
 MEASURE = """
 import resource, sys
 from longspan.cli.main import main
