@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from toy import trainer  # a script finds its neighbours
 
+from longspan.cli.main import leave
 from longspan.train import processes
 from longspan.train.fit import train
 from longspan.train.loop import Interrupted, Trainer
@@ -49,4 +50,4 @@ def run(folder: Path, given: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1]), json.loads(sys.argv[2])))
+    leave(run(Path(sys.argv[1]), json.loads(sys.argv[2])))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from longspan.cli.main import main
+from longspan.cli.main import leave, main
 from longspan.train import fit, processes
 from longspan.train.loop import Trainer
 
@@ -37,4 +37,4 @@ def run(given: dict[str, Any], arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(json.loads(sys.argv[1]), sys.argv[2:]))
+    leave(run(json.loads(sys.argv[1]), sys.argv[2:]))

@@ -4,6 +4,7 @@ Errors of the user or the machine (no memory, a full disk) print one line on sta
 without a traceback. This file imports little, so that Ctrl-C works from the first moment.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -49,7 +50,17 @@ def run() -> None:
     except BrokenPipeError:  # the reader of our output has closed it (`longspan list | head`)
         _discard_output()
         code = 128 + signal.SIGPIPE
-    sys.exit(code)
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """End the process. One of several ends at once: torch's threads for exchanges can abort an orderly exit."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _flush(code: int) -> int:
