@@ -1,8 +1,11 @@
 # Everything the project needs on a machine that has only Python (3.11+), pip and make.
-#   make arena   environment, install, then the Long Range Arena on generated data, with a report at the end
+#   make arena   environment, install, then three tasks that tell kinds of attention apart, with a report at the end
 #   make test    environment, install with the developers' tools, lint, types, all the tests
 #   make quick   lint, types and the quick tests (under a minute once installed)
 #   make bench   ratios to torch's own attention on this machine; which of them got worse since the last commits
+#   make demo    environment, install, then one page that shows what longspan does, in a minute
+#   make docs    the documentation as a site in docs/_build/html; a warning is an error
+#   make tour    the chapters of examples/ as pages in tour/: the lectures with the code
 #   make dist    a wheel and an sdist in dist/, and the wheel tried in an empty environment
 #   make peers   longspan against other packages, which it installs apart, at equal settings: docs/peers.md
 PYTHON ?= python3
@@ -14,7 +17,7 @@ PIP := $(BIN)/python $(INSTALL)
 RUNS := runs
 
 .DEFAULT_GOAL := help
-.PHONY: help arena test quick lint types tests weights bench peers dist browser clean
+.PHONY: help arena demo docs tour test quick lint types tests weights bench peers dist browser clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,6 +41,16 @@ $(VENV)/arena: $(VENV)/made pyproject.toml constraints.txt
 
 arena: $(VENV)/arena
 	$(BIN)/longspan arena --seeds 1 --budget 16m --out $(RUNS)/arena
+
+demo: $(VENV)/arena
+	$(BIN)/longspan demo --out $(RUNS)/demo.html
+
+docs: $(VENV)/dev
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
+
+tour: $(VENV)/arena
+	$(BIN)/python -m examples.render --out tour
 
 test: lint types tests
 

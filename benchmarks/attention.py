@@ -11,6 +11,7 @@ import json
 from multiprocessing import get_context
 from pathlib import Path
 
+from benchmarks.energy import spent
 from benchmarks.rows import ROWS, Row
 from longspan.attention import names
 from longspan.measure.case import FUSED, Case
@@ -87,7 +88,9 @@ def main() -> None:
         memory = f"{bytes_of[name] / 2**20:8.0f}" if bytes_of else ""
         print(f"{name:30}{shown}{goal[0]:7g} /{goal[1]:5g}{memory}{met}")
     if given.json:
-        given.json.write_text(json.dumps({"length": given.length, "times_faster": record}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({"length": given.length, "times_faster": record, "energy": spent()}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.energy import spent
 from longspan.measure import machine
 
 FILE = Path(__file__).with_name("history.jsonl")
@@ -40,6 +41,7 @@ class Record:
     machine: str
     length: int
     times_faster: Ratios
+    energy: Mapping[str, Any] | None = None  # of the whole run
 
     @property
     def alike(self) -> tuple[str, int]:
@@ -158,7 +160,7 @@ def main() -> int:
     if dirty and not given.keep:
         print(f"not added to {FILE.name}: there are uncommitted changes (--keep adds it anyway)")
     else:
-        append(new)
+        append(replace(new, energy=spent()))
     return int(any(change.worse for change in found))
 
 

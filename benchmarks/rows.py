@@ -42,6 +42,9 @@ ROWS = {
     "performer, causal": Row("performer", (3.3, 3.9), causal=True),
     "linear": Row("linear", (26.0, 40.0)),
     "linear, causal": Row("linear", (10.5, 14.0), causal=True),
+    "hedgehog": Row("hedgehog", (5.0, 5.0)),
+    "hedgehog, causal": Row("hedgehog", (3.0, 3.0), causal=True),
+    "window_linear, window 63": Row("window_linear", (2.0, 2.0), causal=True),
     "nystrom, 64 landmarks": Row("nystrom", (18.0, 15.0), {"landmarks": 64, "kernel": 0}),
     "nystrom, kernel 33": Row("nystrom", (18.0, 15.0), {"landmarks": 64, "kernel": 33}),
 }

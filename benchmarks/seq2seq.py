@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.energy import spent
 from longspan.models import build
 from longspan.models.base import Model
 from longspan.nn.loss import IGNORED
@@ -175,7 +176,7 @@ def main() -> None:
     record = run(given)
     if given.json:
         settings = {name: getattr(given, name) for name in ("task", "steps", "width", "rate", "seed")}
-        given.json.write_text(json.dumps({**settings, "found": record}, indent=1) + "\n")
+        given.json.write_text(json.dumps({**settings, "found": record, "energy": spent()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

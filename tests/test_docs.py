@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import systems
 from longspan import models
 from longspan.attention import registry
 from longspan.audit import resolve, settings
@@ -28,6 +29,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+PAGES = [page for page in PAGES if not {"_build", "generated"} & set(page.parts)]
 
 
 def page_name(page: Path) -> str:
@@ -123,19 +125,59 @@ def test_the_python_of_the_audit_page_runs(capsys):
     ]
 
 
-def test_the_classes_of_the_readme_are_those_of_the_registry():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("| class | names |\n")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()[1:]]
-    assert {family: re.findall(r"`(\w+)`", names) for family, names in rows} == registry.by_survey_class()
-    assert f"{len(registry.names())} mechanisms" in readme
+def test_the_systems_of_the_readme_are_those_of_the_code():
+    """If this fails, paste the output of `python -m benchmarks.systems` into README.md."""
+    assert systems.table() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_command_is_in_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_class_of_the_survey_is_in_the_page_of_mechanisms():
+    page = (ROOT / "docs" / "mechanisms" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in registry.names() if name != "softmax" and f"`{name}`" not in page] == []
+
+
+def test_every_command_is_in_its_page():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     for command in app:
         if not command.startswith("-"):
-            assert f"longspan {command}" in readme, f"{command} is not in the README"
+            assert f"longspan {command}" in page, f"{command} is not in docs/commands.md"
+
+
+README_COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for block in blocks(ROOT / "README.md", "sh")
+    for line in block.splitlines()
+    if line.startswith("longspan ")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", README_COMMANDS, ids=lambda words: words[0])
+def test_the_commands_of_the_readme_run(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "reviews.csv").write_text("review,stars\n" + "A fine film.,5\nDull.,1\n" * 20, encoding="utf-8")
+    assert main(words) == 0
+    assert capsys.readouterr().out
+
+
+def test_the_site_has_every_page(tmp_path: Path):
+    """Sphinx reads the pages that index.md and its sub-pages name; a page that none names would be lost."""
+    listed = re.findall(r"^([\w/.-]+)$", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed += [
+        f"reference/{name}".replace("reference/../", "")
+        for name in re.findall(r"^([\w/.-]+)$", (ROOT / "docs/reference/README.md").read_text("utf-8"), re.MULTILINE)
+    ]
+    pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
+    pages = {page for page in pages if not page.startswith(("_build", "reference/generated"))} - {"index"}
+    assert pages - set(listed) == set()
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path):
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-b", "html", "docs", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "longspan swap" in (tmp_path / "reference" / "generated" / "commands.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -41,9 +41,9 @@ torch.set_num_threads(1)
 ran = []
 
 
-def width(stream, length):
+def width(stream, length, key_heads):
     if stream.kind == "heads":
-        return torch.randn(2, 4, length, 8)
+        return torch.randn(2, 4 if stream.like == "q" else key_heads, length, 8)
     if stream.kind == "mask":
         return torch.arange(length).expand(2, length) < 2
     if stream.kind == "ids":
@@ -56,11 +56,12 @@ def run(name, **options):
     for causal in (False, True):
         if not (supports.causal if causal else supports.bidirectional):
             continue
-        attention = build(name, heads=4, head_dim=8, max_length=256, causal=causal, **options)
         for masked in (False, True):
             for key_heads in (4, 2) if supports.grouped else (4,):
+                sizes = {"heads": 4, "head_dim": 8, "max_length": 256, "key_heads": key_heads}
+                attention = build(name, **sizes, causal=causal, **options)
                 q, k, v = (torch.randn(2, heads, 13, 8) for heads in (4, key_heads, key_heads))
-                side = {"streams": {stream.name: width(stream, 13) for stream in attention.streams}}
+                side = {"streams": {stream.name: width(stream, 13, key_heads) for stream in attention.streams}}
                 if masked and supports.key_mask:
                     side["key_mask"] = torch.arange(13) < torch.tensor([[13], [9]])
                 if masked and supports.bias:

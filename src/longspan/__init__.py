@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         register_attention,
         register_model,
         register_task,
+        swap,
     )
     from longspan.attention.functional import attend
     from longspan.nn.multihead import MultiHead
@@ -50,6 +51,7 @@ _HOMES = {
     "register_attention": "longspan.api",
     "register_model": "longspan.api",
     "register_task": "longspan.api",
+    "swap": "longspan.api",
 }
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "register_attention",
     "register_model",
     "register_task",
+    "swap",
 ]
 
 

@@ -19,6 +19,8 @@ from longspan.tasks.registry import TASKS
 if TYPE_CHECKING:
     from torch import nn
 
+    from longspan.adapt.swap import Swap
+    from longspan.attention.config import AttentionConfig
     from longspan.audit import Certificate, Claims
     from longspan.decode import Beam, Generation, Sampling
     from longspan.hub import Pretrained
@@ -73,6 +75,23 @@ def load(source: Source, **options: Any) -> "Pretrained":
     from longspan import hub
 
     return hub.load(source, **options)
+
+
+def swap(
+    model: "Source | Pretrained | nn.Module",
+    attention: "str | Mapping[str, object] | AttentionConfig | None" = None,
+    **options: Any,
+) -> "Swap":
+    """A trained model with another attention: `.model`, what was done (`.record()`), and `.save(folder)`.
+
+    `model` is what `load` takes, a loaded model, or any torch module with `nn.MultiheadAttention` inside. Keywords are
+    those of `longspan.adapt.swap.swap`: `layers`, `length`, `rope`, `keep_worst`, `text`, `out` and others.
+
+    >>> longspan.swap("FOLDER", "window:window=255,sinks=4", layers="3-").save("NEW")
+    """
+    from longspan.adapt.swap import swap as swap_attention
+
+    return swap_attention(model, attention, **options)
 
 
 @overload
@@ -196,4 +215,5 @@ __all__ = [
     "register_attention",
     "register_model",
     "register_task",
+    "swap",
 ]

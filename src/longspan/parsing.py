@@ -96,6 +96,19 @@ def parse_toml(text: str, where: Path | str) -> dict[str, Any]:
         raise InvalidInput(f"{where} is not readable TOML: {_reason(error)}") from None
 
 
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it, or else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def printable(text: str) -> str:
+    """A text on one line without control and direction characters, which could steer a terminal or hide words."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
 def _longest_key(line: str) -> int:
     """The most parts of anything that looks like a dotted key: the parser takes cubic time in them."""
     longest = run = 0
@@ -191,9 +204,11 @@ __all__ = [
     "is_panic",
     "parse_json",
     "parse_toml",
+    "printable",
     "read_json",
     "read_json_table",
     "read_text",
     "read_toml",
     "refusing",
+    "toml_value",
 ]

@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from itertools import chain
+from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
+
+CPU_FLAGS = Path("/proc/cpuinfo")
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+TRIAL = 0.05  # seconds for both precisions together
 
 
 def autocast_type(device: torch.device) -> torch.dtype | None:
@@ -48,9 +55,19 @@ def unify_dtypes(
     return cast[id(q)], cast[id(k)], cast[id(v)], cast_streams
 
 
-def no_float16(like: Tensor) -> bool:
-    """Whether autocast asks for float16 on the CPU, where torch's recurrent layers do not support it."""
-    return like.is_cpu and autocast_type(like.device) == torch.float16
+def _onednn_has_bfloat16() -> bool:
+    """Whether torch's recurrent layers run in bfloat16 on this CPU; on one with AVX2 only, oneDNN raises an error."""
+    asks = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return asks is None or bool(asks())
+
+
+RECURRENT_BFLOAT16 = _onednn_has_bfloat16()
+
+
+def no_recurrent_half(like: Tensor) -> bool:
+    """Whether torch's recurrent layers lack the dtype of autocast on this CPU: float16 always, bfloat16 on some."""
+    half = autocast_type(like.device) if like.is_cpu else None
+    return half == torch.float16 or (half == torch.bfloat16 and not RECURRENT_BFLOAT16)
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -58,4 +75,59 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-__all__ = ["autocast_type", "full_precision", "no_float16", "rounded", "state_type", "unify_dtypes"]
+@lru_cache(maxsize=1)
+def has_bfloat16() -> bool:
+    """Whether the processor has bfloat16 products, by its flags; elsewhere torch emulates them."""
+    try:
+        lines = CPU_FLAGS.read_text().splitlines()
+    except OSError:  # no Linux
+        return False
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+    return any(flag in flags for flag in BFLOAT16_FLAGS)
+
+
+def choose_precision(device: torch.device | str = "cpu") -> tuple[str, str]:
+    """The precision "auto" stands for, "float32" or "bfloat16", and the reason.
+
+    On a CPU it is bfloat16 only if the processor has its products and a short trial of them is faster.
+    """
+    kind = torch.device(device).type
+    if kind == "cuda":
+        fits = torch.cuda.is_bf16_supported()
+        return ("bfloat16", "this GPU has bfloat16") if fits else ("float32", "this GPU has no bfloat16")
+    if kind != "cpu":
+        return "float32", f"bfloat16 is not tried on {kind}"
+    if not has_bfloat16():
+        return "float32", f"the processor has neither {' nor '.join(BFLOAT16_FLAGS)}"
+    plain, half = _trial()
+    text = f"a product took {half * 1000:.2g} ms in bfloat16 and {plain * 1000:.2g} ms in float32"
+    return "bfloat16" if half < plain else "float32", text
+
+
+@torch.inference_mode()
+def _trial() -> tuple[float, float]:
+    """The least seconds of a product in float32 and in bfloat16, in turns, within `TRIAL` seconds."""
+    rows, weights = torch.ones(128, 512), torch.ones(512, 512)
+    cases = [(rows.to(dtype), weights.to(dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    least, end = [float("inf")] * 2, perf_counter() + TRIAL
+    for turn in range(10**6):
+        for index, (x, weight) in enumerate(cases):
+            began = perf_counter()
+            torch.nn.functional.linear(x, weight)
+            if turn:  # the first turn warms up
+                least[index] = min(least[index], perf_counter() - began)
+        if turn > 1 and perf_counter() > end:
+            break
+    return least[0], least[1]
+
+
+__all__ = [
+    "autocast_type",
+    "choose_precision",
+    "full_precision",
+    "has_bfloat16",
+    "no_recurrent_half",
+    "rounded",
+    "state_type",
+    "unify_dtypes",
+]

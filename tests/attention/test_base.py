@@ -8,6 +8,7 @@ from torch import Tensor
 
 from longspan.attention import Attention, Cost, Shape, Stream, Supports, build
 from longspan.attention.base import Extras, masked_softmax, readable, share_heads
+from longspan.attention.registry import find, names
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 5, 8
@@ -163,10 +164,22 @@ def test_the_oracle_and_the_weights_check_too(name: str):
 
 def test_grouped_heads_are_refused_if_unsupported():
     softmax()(heads(), heads(heads=2), heads(heads=2))
-    window = build("window", heads=HEADS, head_dim=WIDTH)
-    assert refusal(InvalidInput, window, heads(), heads(heads=2), heads(heads=2)) == (
-        f"k must be {GOOD}, not (2, 2, 5, 8)"
+    other = build("synthesizer", heads=HEADS, head_dim=WIDTH, max_length=5)
+    able = ", ".join(name for name in names() if find(name).supports.grouped)
+    assert refusal(Unsupported, other, heads(), heads(heads=2), heads(heads=2)) == (
+        f"synthesizer needs a head of keys and values for each of the {HEADS} query heads, not 2: its scores come from "
+        f"tables of each head, not from shared keys; repeat them for it; without that, these can: {able}"
     )
+
+
+def test_weights_of_keys_are_for_as_many_key_heads_as_it_was_built_with():
+    linear = build("gated_linear", heads=HEADS, key_heads=2, head_dim=WIDTH, causal=True)
+    hidden = {"hidden": torch.zeros(BATCH, LENGTH, HEADS * WIDTH)}
+    assert linear.supports.grouped and linear(heads(), heads(heads=2), heads(heads=2), streams=hidden).shape[1] == HEADS
+    message = f"gated_linear was built with weights for 2 key heads, and k has {HEADS}; build it with key_heads={HEADS}"
+    assert refusal(InvalidInput, linear, heads(), heads(), heads(), streams=hidden) == message
+    with pytest.raises(InvalidOption, match=f"key_heads must divide the {HEADS} heads; {HEADS + 1} does not"):
+        build("softmax", heads=HEADS, key_heads=HEADS + 1, head_dim=WIDTH)
 
 
 # Masks

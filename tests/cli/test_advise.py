@@ -220,7 +220,9 @@ def test_published_accuracies_stand_beside_the_times_unless_told_otherwise(capsy
     assert "to measure its accuracy: longspan arena --models dense,linear" in flat
     code, out, _ = run(capsys, *SMALL, "--quality", "tiny", "--json")
     found = json.loads(out)
-    assert found["quality"].startswith("tiny: our own `make arena`, one seed, 2026-11-17, 2 cores of an AMD EPYC")
+    assert found["quality"].startswith(
+        "tiny: our own run of ListOps and Pathfinder, one seed, 2026-11-17, 2 cores of an AMD EPYC"
+    )
     assert found["ranked_by"] == "time" and found["tasks"] == ["listops", "pathfinder"]
     by_name = {choice["mechanism"]: choice["accuracy"] for choice in found["choices"]}
     assert by_name["nystrom"] == pytest.approx(0.524) and by_name["softmax"] == pytest.approx(0.5535)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import sys
 from io import StringIO
@@ -45,6 +46,7 @@ def test_a_whole_run_and_the_same_again(
     assert "test accuracy, %: mean ± standard deviation over seeds" in output and "50.0 ± 0.0" in output
     assert "(majority)" in output and "10.0" in output
     assert "not comparable with published ones" in output
+    printed = output
     assert "2 (1×, 1×)" in output and "1 MiB" in output
     assert output.splitlines()[-1] == f"report: {out / 'report.html'}" and (out / "report.html").is_file()
     assert "accuracy-tiny-listops-dense-seed0: 50.0 %" in said and "0 of 11 cells done" in said
@@ -62,7 +64,11 @@ def test_a_whole_run_and_the_same_again(
         "mean": 0.5,
         "deviation": 0.0,
         "seeds": 2,
+        "groups": {},
+        "state_bytes": None,
     }
+    sentence = "No two kinds of models differ by more than the noise on ListOps, Recall: this run ranks none of them."
+    assert found["learned"] == sentence and sentence in printed and len(found["conclusions"]) == 2
     assert "11 of 11 cells are finished already" in said
     assert all(len(path.read_text().splitlines()) == 1 for path in notes.iterdir())
 
@@ -172,6 +178,27 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
     assert not list(notes.iterdir()) and not (tmp_path / "runs").exists()
 
 
+def test_make_help_docs_and_plan_name_the_same_default(
+    tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[2]
+    (line,) = re.findall(r"longspan (arena .*)", (root / "Makefile").read_text().split("\narena:")[1].split("\n\n")[0])
+    given = line.replace("$(RUNS)/arena", str(tmp_path / "run")).split()
+    monkeypatch.setenv("LONGSPAN_DATA", str(tmp_path))  # changes nothing
+    assert main([*given, "--dry-run", "--workers", "2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    tasks, models = plan["arguments"]["tasks"], plan["arguments"]["models"]
+    assert tasks == ["mqar", "selective_copy", "parity"] and plan["estimate"] < 961
+    assert main([*given, "--dry-run", "--workers", "2"]) == 0
+    assert "mqar: 7 cells, 52s each, at most 800 steps: " + ", ".join(models) in capsys.readouterr().out
+    assert main(["arena", "--help"]) == 0
+    shown = "".join(re.sub("[│\n ]", "", capsys.readouterr().out))
+    assert ",".join(tasks) in shown and ",".join(models) in shown
+    page = (root / "docs" / "arena.md").read_text()
+    assert all(f"| `{name}` |" in page for name in models) and all(f"`{name}`" in page for name in tasks)
+    assert f"longspan {' '.join(line.split()[:-2])}" in page
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -180,7 +207,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
         (["--setting", "tinny"], "no setting of the arena is called 'tinny': did you mean 'tiny'?"),
         (["--tasks", " , "], "--tasks is empty"),
         (["--tasks", "listops,text,image"], "text, image need data: give its folder by --data or LONGSPAN_DATA; "),
-        (["--tasks", "text"], "listops, pathfinder, pathx, recall need none"),
+        (["--tasks", "text"], "listops, pathfinder, pathx, recall, mqar, selective_copy, parity need none"),
         (["--data", ".", "--tasks", "listops,image"], "the task image needs CIFAR-10, not found in ."),
         (["--data", "nowhere"], "there is no data folder nowhere"),
         (["--budget", "20"], "--budget must be a time such as 90s, 20m or 1h30m, not '20'"),

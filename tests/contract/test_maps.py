@@ -11,7 +11,7 @@ from longspan.audit.subjects import MechanismSubject
 from longspan.errors import Unsupported
 
 LENGTH = 45
-FACTORED = {"softmax", "window", "linear", "performer", "retention", "cosformer", "linformer", "nystrom"}
+FACTORED = {"softmax", "window", "linear", "performer", "retention", "cosformer", "linformer", "nystrom", "hedgehog"}
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=identity)

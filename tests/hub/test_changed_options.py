@@ -72,6 +72,8 @@ OWN = {  # mechanisms that a BERT cannot become, with what the error names
     "sparse": "encoder self-attention, layer 0: sparse is causal only",
     "retention": "encoder self-attention, layer 0: retention is causal only",
     "gated_linear": "encoder self-attention, layer 0: gated_linear is causal only",
+    "hedgehog": "hedgehog has weights of its own that the file has nothing for: stack.blocks.0.mixer.mechanism.query",
+    "window_linear": "encoder self-attention, layer 0: window_linear is causal only",
 }
 OPTIONS = {
     "etc": {"global_tokens": 2},

@@ -7,8 +7,9 @@ import torch
 from tests.tasks.small import pretrained, run
 
 from longspan import hub
-from longspan.errors import InvalidOption
-from longspan.hub.finetune import freeze, tune
+from longspan.adapt.quantize import quantize
+from longspan.errors import InvalidOption, Unsupported
+from longspan.hub.finetune import freeze, on_frozen_features, tune
 from longspan.models import build
 from longspan.models.base import ReplacedTokenPair
 from longspan.nn.heads import Head
@@ -69,6 +70,35 @@ def test_training_the_head_alone_leaves_the_body_bit_identical(tmp_path: Path) -
     run(tmp_path / "run", task, {"from": str(tmp_path / "body"), "trained": "head"}, steps=5)
     after = hub.load(tmp_path / "run" / "model").model.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in body.items())
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+@pytest.mark.parametrize("features", ["last", "mix"])
+def test_frozen_features_leave_the_body_bit_identical(tmp_path: Path, kind: str, features: str) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "good film\tx\nbad film\ty\n" * 10)
+    body = hub.load(pretrained(tmp_path / "body", kind)).model.state_dict()
+    task = {"name": "classify", "train": str(tmp_path / "a.tsv")}
+    run(tmp_path / "run", task, {"from": str(tmp_path / "body"), "features": features}, steps=3)
+    after = hub.load(tmp_path / "run" / "model").model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in body.items())
+
+
+def test_frozen_features_are_a_frozen_body_and_options_of_the_head() -> None:
+    table = {"features": "concat4", "head": {"pool": "mean"}}
+    on_frozen_features(table)
+    assert table == {"trained": "head", "head": {"pool": "mean", "features": "concat", "depth": 4}}
+    with pytest.raises(InvalidOption, match="features must be one of last, sum4, concat4, mix, not 'sum'"):
+        on_frozen_features({"features": "sum"})
+    with pytest.raises(InvalidOption, match="of a frozen body: leave out trained, which is 'all'"):
+        on_frozen_features({"features": "mix", "trained": "all"})
+    with pytest.raises(InvalidOption, match="features are given twice"):
+        on_frozen_features({"features": "mix", "head": {"features": "sum"}})
+
+
+def test_a_quantised_model_is_not_trained(tmp_path: Path) -> None:
+    quantize(build("decoder", width=32, layers=1, heads=2, vocabulary=64), 8).model.save(tmp_path)
+    with pytest.raises(Unsupported, match=r"is quantised \(bits 8\): change or train the original"):
+        tune(tmp_path, [])
 
 
 def test_impossible_requests_are_refused(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ DETAILS: dict[str, type] = {
     "window": SoftmaxFactors,
     "linear": ProductFactors,
     "performer": ProductFactors,
+    "hedgehog": ProductFactors,
     "cosformer": ProductFactors,
     "retention": ProductFactors,
     "linformer": ProductFactors,

@@ -1,15 +1,18 @@
 """Joules from a made-up folder of counters, and modelled where there is none."""
 
 import json
+import os
+import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from longspan.measure import energy
-from longspan.measure.energy import ANY_WATTS, Meter, watts_per_core
+from longspan.measure.energy import ANY_WATTS, Meter, combine, watts_per_core
 
 
 def counter(folder: Path, name: str, value: int, *, kind: str = "package-0", most: int = 1_000_000_000) -> Path:
@@ -35,6 +38,16 @@ def test_packages_are_added_and_their_parts_are_not(tmp_path: Path):
     found = meter.energy()
     assert found["joules"] == found["processor_joules"] == 3.5
     assert found["by"].startswith("RAPL")
+
+
+def test_memory_has_a_counter_of_its_own(tmp_path: Path):
+    package = counter(tmp_path, "intel-rapl:0", 0)
+    memory = counter(tmp_path, "intel-rapl:0:1", 0, kind="dram")
+    with Meter(powercap=tmp_path) as meter:
+        package.write_text("2000000\n")
+        memory.write_text("500000\n")
+    found = meter.energy()
+    assert (found["joules"], found["estimated"]) == (2.5, False)
 
 
 def test_a_counter_that_goes_around(tmp_path: Path):
@@ -83,8 +96,47 @@ def test_modelled_is_the_time_of_cores_times_watts(tmp_path: Path):
         sum(range(10_000))
     found = meter.energy()
     assert found["joules"] == meter.worked * ANY_WATTS and found["gpu_joules"] is None
+    assert found["estimated"] is True
     assert "has no RAPL" in found["by"] and "12 W" in found["by"]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_children_that_ended_count(tmp_path: Path):
+    before = os.times()
+    with Meter(powercap=tmp_path, processor="unheard of") as meter:
+        subprocess.run([sys.executable, "-c", "sum(range(2_000_000))"], check=True)
+    after = os.times()
+    theirs = after.children_user + after.children_system - before.children_user - before.children_system
+    assert theirs > 0 and meter.worked >= theirs
+
+
+def record(joules: float, *, estimated: bool = True, gpu: float | None = None) -> dict[str, Any]:
+    return {
+        "joules": joules + (gpu or 0.0),
+        "by": "modelled: x" if estimated else "RAPL: y",
+        "estimated": estimated,
+        "processor_joules": joules,
+        "gpu_joules": gpu,
+        "seconds": joules,
+    }
+
+
+def test_processes_that_are_one_run_are_added():
+    found = combine([("a", record(3.0)), ("a", record(4.0)), ("b", record(5.0))])
+    assert found is not None and (found["joules"], found["seconds"], found["estimated"]) == (12.0, 5.0, True)
+    assert found["by"] == "modelled: 3 processes on 2 machines; the first: x"
+
+
+def test_counters_of_a_machine_count_once_and_gpus_each():
+    measured = [("a", record(10.0, estimated=False, gpu=2.0)), ("a", record(11.0, estimated=False, gpu=3.0))]
+    found = combine([*measured, ("b", record(7.0, estimated=False, gpu=1.0))])
+    assert found is not None and (found["processor_joules"], found["gpu_joules"]) == (18.0, 6.0)
+    assert found["joules"] == 24.0 and found["estimated"] is False
+
+
+def test_a_process_of_unknown_energy_makes_the_sum_unknown():
+    assert combine([("a", record(3.0)), ("a", {**record(4.0), "joules": None})]) is None
+    assert combine([]) is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ MODELS = {  # accuracy on two tasks, steps per second and memory at length 1024,
 BASELINES = {
     "listops": {"majority": 0.113, "first_token": 0.231, "root_digits": 0.352},
     "pathfinder": {"majority": 0.507, "ink": 0.512},
+    "mqar": {"majority": 0.02, "value_in_context": 0.125},
+    "parity": {"majority": 0.5, "table_of_counts": 0.62},
 }
 MACHINE = {
     "processor": "a made-up processor, 2 cores",

@@ -199,7 +199,8 @@ def test_energy_says_whether_it_was_measured():
     one = record("listops", "dense", 0, 0.4, energy={"joules": 7200.0, "by": "RAPL: the whole processor"})
     two = record("listops", "window", 0, 0.4, energy={"joules": None, "by": "not known"})
     made = plain(page_of([one, two]))
-    assert "2 Wh in total. Source: RAPL: the whole processor. 1 cell has no energy recorded." in made
+    carbon = "1.37 g CO2e with PUE 1.58 and 0.433 kg per kWh"
+    assert f"2 Wh in total, {carbon}. Source: RAPL: the whole processor. 1 cell has no energy recorded." in made
     modelled = [record("listops", "dense", seed, 0.4) for seed in range(3)]
     assert "Source: modelled: time of one core at 12 W (not known by name); no RAPL." in plain(page_of(modelled))
 

@@ -96,6 +96,10 @@ def test_what_each_process_carries_is_saved_and_put_back(tmp_path: Path) -> None
     found = longspan("resume", str(folder), world=2)
     assert [code for code, _, _ in found] == [0, 0], found
     assert losses(folder) == before and same(result(folder), weights)
+    sessions = [json.loads(line) for line in (folder / "sessions.jsonl").read_text().splitlines()]
+    assert [row["processes"] for row in sessions] == [2, 2]
+    for energy in (row["energy"] for row in sessions):  # of both processes
+        assert energy["joules"] > 0 and "2 processes on 1 machines" in energy["by"]
 
 
 def test_what_is_wrong_is_said_once_and_stops_all(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ TITLES = {
     "pathfinder": "Pathfinder",
     "pathx": "Path-X",
     "recall": "Recall",
+    "mqar": "MQAR",
+    "selective_copy": "Selective copy",
+    "parity": "Parity",
 }
 
 

@@ -70,6 +70,8 @@ class Attention(nn.Module, ABC):
     quadratic_memory: bool = False  # the paper's own definition needs tensors of n² elements
     scaled_dot: bool = False  # scores are q·k/√head_dim and nothing else depends on q and k
     equal_widths: str = ""  # why values must be as wide as keys, if they must
+    one_head_each: str = ""  # why each query head needs a head of keys and values of its own, if it does
+    key_weights: bool = False  # has weights for each key head, so that it must be built with their number
     running_statistics: bool = False  # a pass in training mode changes buffers that later outputs depend on
     order: str  # time in the length n, with the option it depends on: "n·window"
     exponent: float  # the power of n in `order`, at fixed options
@@ -103,6 +105,8 @@ class Attention(nn.Module, ABC):
                 f"{self.equal_widths}"
             )
         self.shape, self.causal, self.dropout = shape, causal, dropout
+        if self.key_weights and shape.group == 1:
+            self.supports = replace(self.supports, grouped=False)
         self._options = self.fit(self.Options(), (), shape) if options is None else options
         self.other_way: OtherWay | None = None
         self.persistent: PersistentMemory | None = None
@@ -181,8 +185,8 @@ class Attention(nn.Module, ABC):
         `v` matters only to mechanisms whose weights depend on the values; the keys replace it if it is left out.
         """
         q, k, v, extras = self._take(q, k, self._stand_in(k) if v is None else v, key_mask, bias, streams)
-        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-        return self.define(q, k, replace(extras, k=k, v=v))
+        k, v, extras = self._repeat(q, k, v, extras)
+        return self.define(q, k, extras)
 
     @final
     @any_rank(3)
@@ -198,8 +202,7 @@ class Attention(nn.Module, ABC):
     ) -> Output:
         """What `forward` must return: the oracle's weights applied to the values, in O(n²)."""
         q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
-        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-        extras = replace(extras, k=k, v=v)
+        k, v, extras = self._repeat(q, k, v, extras)
         return self.apply_weights(self.define(q, k, extras), v, extras)
 
     @final
@@ -313,6 +316,13 @@ class Attention(nn.Module, ABC):
         """If content decides who meets: the buckets of queries and of keys (batch, heads, rounds, length), -1: none."""
         return None
 
+    def _repeat(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> tuple[Tensor, Tensor, Extras]:
+        """For definitions: keys, values and streams like them, repeated for the query heads that share them."""
+        heads = {stream.name for stream in self.streams if stream.kind == "heads"}
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        streams = {name: share_heads(x, q.shape[1]) if name in heads else x for name, x in extras.streams.items()}
+        return k, v, replace(extras, k=k, v=v, streams=streams)
+
     def _stand_in(self, k: Tensor) -> Tensor:
         """Values of the right shape, where none were given."""
         value_dim = self.shape.value_dim
@@ -367,6 +377,7 @@ class Attention(nn.Module, ABC):
         bias: Tensor | None,
         streams: Mapping[str, Tensor] | None,
     ) -> Extras:
+        self._check_key_heads(k)
         checks.check_qkv(q, k, v, self.shape.heads, self.shape.head_dim, grouped=self.supports.grouped)
         queries, keys = q.shape[2], k.shape[2]
         if queries != keys and (self.causal or not self.supports.cross):
@@ -382,6 +393,21 @@ class Attention(nn.Module, ABC):
             checks.check_bias(bias, self.shape.heads, q)
         return Extras(key_mask, bias, self._check_streams(q, k, v, {} if streams is None else streams))
 
+    def _check_key_heads(self, k: Tensor) -> None:
+        """Refuse fewer key heads than query heads where they cannot be read as they are."""
+        heads, shape = k.shape[1] if k.dim() == 4 else 0, self.shape
+        if self.key_weights and heads and shape.heads % heads == 0 and heads != shape.key_heads:
+            raise InvalidInput(
+                f"{self.name} was built with weights for {shape.key_heads} key heads, and k has {heads}; "
+                f"build it with key_heads={heads}"
+            )
+        if 0 < heads < shape.heads and not self.supports.grouped:
+            reason = f": {self.one_head_each}" if self.one_head_each else ""
+            raise Unsupported(
+                f"{self.name} needs a head of keys and values for each of the {shape.heads} query heads, not {heads}"
+                f"{reason}; repeat them for it; without that, {_alternatives('grouped')}"
+            )
+
     def _check_streams(self, q: Tensor, k: Tensor, v: Tensor, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         known = {stream.name: stream for stream in self.streams}
         for name in given:
@@ -396,9 +422,9 @@ class Attention(nn.Module, ABC):
                 checks.check_mask(name, tensor, (q.shape[0], k.shape[2]), q.device)
             elif stream.kind == "ids":
                 checks.check_ids(name, tensor, (q.shape[0], k.shape[2]), q.device)
-            elif stream.kind == "heads":
+            elif stream.kind in ("heads", "queries"):
                 width = v.shape[-1] if stream.like == "v" else self.shape.head_dim
-                checks.check_heads(name, tensor, self.shape.heads, width)
+                checks.check_heads(name, tensor, self.shape.heads if stream.like == "q" else k.shape[1], width)
                 if tensor.shape[2] != q.shape[2]:
                     raise InvalidInput(f"q has length {q.shape[2]} and {name} {tensor.shape[2]}; they must be equal")
                 checks.check_like(name, tensor, q)

@@ -44,6 +44,7 @@ class AttentionConfig:
         max_length: int | None,
         dropout: float,
         value_dim: int | None = None,
+        key_heads: int | None = None,
     ) -> Attention:
         """The mechanism; without attention dropout if it has no attention weights."""
         dropout = dropout if self.dropout is None else self.dropout
@@ -53,6 +54,7 @@ class AttentionConfig:
             heads=heads,
             head_dim=head_dim,
             value_dim=value_dim,
+            key_heads=key_heads,
             causal=causal,
             max_length=max_length,
             dropout=dropout,

@@ -18,7 +18,7 @@ from longspan.errors import InvalidInput
 P = ParamSpec("P")
 R = TypeVar("R")
 
-STREAM_DIMENSIONS = {"heads": 3, "hidden": 2, "mask": 1, "ids": 1}  # without the leading ones
+STREAM_DIMENSIONS = {"heads": 3, "queries": 3, "hidden": 2, "mask": 1, "ids": 1}  # without the leading ones
 # Inputs besides the first one, which has `kept` dimensions: those with as many, and those with a value per position.
 LIKE_FIRST = ("k", "v", "context")
 PER_POSITION = ("key_mask", "positions")

@@ -40,6 +40,8 @@ ATTENTION: Registry[Attention] = Registry(
         "cosformer": "longspan.attention.mechanisms.cosformer:CosformerAttention",
         "retention": "longspan.attention.mechanisms.retention:RetentionAttention",
         "gated_linear": "longspan.attention.mechanisms.gated_linear:GatedLinearAttention",
+        "hedgehog": "longspan.attention.mechanisms.hedgehog:HedgehogAttention",
+        "window_linear": "longspan.attention.mechanisms.window_linear:WindowLinearAttention",
     },
 )
 names, find = ATTENTION.names, ATTENTION.find
@@ -76,6 +78,7 @@ def build(
     heads: int,
     head_dim: int,
     value_dim: int | None = None,
+    key_heads: int | None = None,
     causal: bool = False,
     max_length: int | None = None,
     dropout: float = 0.0,
@@ -83,7 +86,8 @@ def build(
 ) -> Attention:
     """A mechanism by its name, with its options by theirs (see `longspan show NAME`).
 
-    `head_dim` is the width of queries and keys, and of values unless `value_dim` is given.
+    `head_dim` is the width of queries and keys, and of values unless `value_dim` is given. `key_heads` below `heads`
+    are the heads of keys and values that groups of query heads share.
     A default that exceeds `max_length` shrinks to it; an option given by the caller is refused instead.
 
     >>> attention = build("window", heads=8, head_dim=64, causal=True, window=256)
@@ -91,7 +95,8 @@ def build(
     mechanism = find(name)
     options = config.current_names(mechanism.Options, options, name)
     value_dim = head_dim if value_dim is None else value_dim
-    shape = Shape(heads=heads, head_dim=head_dim, value_dim=value_dim, max_length=max_length)
+    key_heads = heads if key_heads is None else key_heads
+    shape = Shape(heads=heads, head_dim=head_dim, value_dim=value_dim, max_length=max_length, key_heads=key_heads)
     fitted = mechanism.fit(config.make(mechanism.Options, options, name), options, shape)
     return mechanism(shape, fitted, causal=causal, dropout=dropout)
 

@@ -22,7 +22,7 @@ class Supports:
     streaming: bool = False  # start() and extend(), when causal
     bias: bool = False  # a term per offset added to the scores (ALiBi, T5)
     dropout: bool = False  # on the attention weights
-    grouped: bool = False  # fewer key heads than query heads
+    grouped: bool = False  # fewer key heads than query heads, which are not repeated
     left_padding: bool = False  # causal: masked keys on the left of a row do not change its output
     persistent: bool = False  # learned keys and values that every query reads, under one softmax with the others
     map: bool = True  # the output is one (queries, keys) matrix times the values, the same for every channel
@@ -32,15 +32,17 @@ class Supports:
 class Stream:
     """An input that a mechanism reads besides q, k and v. `nn.MultiHead` computes it or passes it on.
 
-    Kinds: `heads` is a projection of the hidden states, `hidden` the hidden states themselves. `mask` and `ids` come
-    from the user, as a boolean or an integer for each position.
+    Kinds: `heads` is a projection of the hidden states, `hidden` the hidden states themselves. `queries` are q again,
+    rotated at their positions or at `limit`, whichever is less; only layers with rotary positions have them. `mask` and
+    `ids` come from the user, as a boolean or an integer for each position.
     """
 
     name: str
-    kind: Literal["heads", "hidden", "mask", "ids"]
+    kind: Literal["heads", "queries", "hidden", "mask", "ids"]
     help: str
     like: Literal["q", "k", "v"] = "q"  # heads only: the projection whose weights it starts with
     beside: str | None = None  # heads only: the stream it belongs to; without that one it is not computed
+    limit: int = 0  # queries only: the farthest position
     required: bool = True
 
 
@@ -52,16 +54,25 @@ class Shape:
     head_dim: int  # of queries and keys
     max_length: int | None = None  # needed only by mechanisms with a table of positions
     value_dim: int = None  # type: ignore[assignment]  # of values and outputs; head_dim unless given
+    key_heads: int = None  # type: ignore[assignment]  # of keys and values; as many as heads unless given
 
     def __post_init__(self) -> None:
-        if vars(self)["value_dim"] is None:
-            object.__setattr__(self, "value_dim", self.head_dim)
-        for name in ("heads", "head_dim", "value_dim", "max_length"):
+        for name, default in (("value_dim", self.head_dim), ("key_heads", self.heads)):
+            if vars(self)[name] is None:
+                object.__setattr__(self, name, default)
+        for name in ("heads", "head_dim", "value_dim", "key_heads", "max_length"):
             value = getattr(self, name)
             if value is None and name == "max_length":
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidOption(f"{name} must be an int of at least 1, not {value!r}")
+        if self.heads % self.key_heads:
+            raise InvalidOption(f"key_heads must divide the {self.heads} heads; {self.key_heads} does not")
+
+    @property
+    def group(self) -> int:
+        """How many query heads read one head of keys."""
+        return self.heads // self.key_heads
 
     @property
     def fused_width(self) -> int:

@@ -57,8 +57,8 @@ def _cases(subject: MechanismSubject) -> Iterator[ContractCase]:
             yield ContractCase(f"{queries} queries, {keys} keys", _crossed(subject, queries, keys))
     if supports.bias:
         yield ContractCase("bias", sample, bias=_bias(subject, length))
-    if supports.grouped:
-        yield ContractCase("grouped heads", _grouped(sample))
+    if supports.grouped and not subject.module.key_weights:
+        yield ContractCase("grouped heads", _grouped(subject, sample))
 
 
 def _crossed(subject: MechanismSubject, queries: int, keys: int) -> Sample:
@@ -71,9 +71,10 @@ def _bias(subject: MechanismSubject, length: int) -> Tensor:
     return torch.randn(subject.module.shape.heads, 2 * length - 1, generator=generator, dtype=torch.float64)
 
 
-def _grouped(sample: Sample) -> Sample:
+def _grouped(subject: MechanismSubject, sample: Sample) -> Sample:
     """One key and value head for all query heads."""
-    return {**sample, "k": sample["k"][:, :1], "v": sample["v"][:, :1]}
+    like_keys = {stream.name for stream in subject.module.streams if stream.kind == "heads" and stream.like != "q"}
+    return {name: x[:, :1] if name in {"k", "v"} | like_keys else x for name, x in sample.items()}
 
 
 @check("the fast path gives what the paper defines", lambda claims: claims.contract)
@@ -314,7 +315,8 @@ def _refused(subject: MechanismSubject) -> Iterator[tuple[str, Callable[[], Any]
     if not supports.streaming or not module.causal:
         yield "extend", lambda: module.extend(q, k, v, None), Unsupported  # type: ignore[arg-type]
     if not supports.grouped and shape.heads > 1:
-        yield "fewer key heads", call(q, k[:, :1], v[:, :1]), InvalidInput
+        refusal = InvalidInput if module.key_weights else Unsupported
+        yield "fewer key heads", call(q, k[:, :1], v[:, :1]), refusal
 
     yield "q without heads", call(q[:, 0], k, v), InvalidInput
     yield "too many heads", call(torch.cat([q, q], dim=1), k, v), InvalidInput

@@ -19,6 +19,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"window": 3, "dilation": 2},
         {"window": 2, "dilation": (1, 3)},
         {"window": 4, "sinks": 3, "learned_sink": True},
+        {"window": 4, "sinks": 3, "sink_positions": "cache"},
         {"window": 4, "scale": 0.4, "softcap": 2.0},
     ),
     "longformer": ({"window": 5, "capacity": 4}, {"window": 2, "dilation": (1, 3), "capacity": 4}),
@@ -76,6 +77,8 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "performer": tuple({"features": 20, "kind": kind} for kind in ("positive", "hyperbolic", "relu")),
     "retention": ({}, {"decay": (1.0, 0.6)}),
     "gated_linear": ({"rank": 4},),
+    "hedgehog": ({}, {"features": 6, "joined": True}),
+    "window_linear": ({"window": 5}, {"window": 3, "sinks": 2, "features": 6, "affine": True}),
 }
 
 

@@ -203,14 +203,15 @@ class MechanismSubject(AuditSubject):
             return torch.randn(batch, *sizes, generator=generator, dtype=torch.float64)
 
         widths = {"q": shape.head_dim, "k": shape.head_dim, "v": shape.value_dim}
-        sample = {name: noise(shape.heads, length, width) for name, width in widths.items()}
+        heads = {"q": shape.heads, "k": shape.key_heads, "v": shape.key_heads}
+        sample = {name: noise(heads[name], length, width) for name, width in widths.items()}
         if "q" not in self.module.projects:
             sample["q"] = sample["v"]
         if "k" not in self.module.projects:
             sample["k"] = sample["q"]
         for stream in self.module.streams:
-            if stream.kind == "heads":
-                sample[stream.name] = noise(shape.heads, length, widths[stream.like])
+            if stream.kind in ("heads", "queries"):
+                sample[stream.name] = noise(heads[stream.like], length, widths[stream.like])
             elif stream.kind == "hidden":
                 sample[stream.name] = noise(length, shape.heads * shape.head_dim)
             elif stream.kind == "ids":

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from longspan.cli.tables import short_bytes
+from longspan.cli.terminal import Console
 
 if TYPE_CHECKING:
     from longspan.cli.advise import Quality

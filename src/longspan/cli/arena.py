@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 
 from longspan.cli.arena_plan import command, print_plan
 from longspan.cli.inputs import AsJson, print_json, whole_numbers
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.registry import PLUGINS, Registry
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from longspan.arena.runs.results import Folder
     from longspan.arena.runs.runner import Runner
 
-WITHOUT_DATA = ("listops", "pathfinder")  # default tasks without a folder of data sets
+TELLING = ("mqar", "selective_copy", "parity")  # the default: kinds of models differ on them within minutes
+WITHOUT_DATA = ("listops", "pathfinder")  # of the benchmark, at other settings than tiny, without data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
-MODELS = ("dense", "window", "routing", "linformer", "nystrom", "performer", "lstm")  # at least one of each kind
+MODELS = ("dense", "window", "linformer", "linear", "performer", "retention", "lstm")  # attention to recurrence
 
 WHAT = Group("What to compare", sort_key=1)
 HOW = Group("How to run", sort_key=2)
@@ -34,7 +35,8 @@ def arena(
         str | None,
         Parameter(
             group=WHAT,
-            help="tasks, separated by commas (default: all but Path-X; without a data folder listops,pathfinder)",
+            help=f"tasks, separated by commas (default: {','.join(TELLING)}; with --data, or at another setting than "
+            f"tiny, those of the benchmark that the data allows: {','.join(WITH_DATA)})",
         ),
     ] = None,
     models: Annotated[
@@ -77,7 +79,9 @@ def arena(
     report_only: Annotated[bool, Parameter(group=HOW, negative="", help="only rewrite the report of --out")] = False,
     json: AsJson = False,
 ) -> int:
-    """Run the Long Range Arena: every model on every task, several seeds, each cell in its own process.
+    """Compare models on tasks, in one encoder: every model on every task, each cell in its own process.
+
+    By default three small tasks that tell kinds of models apart; the Long Range Arena with --data or --tasks.
 
     Results go to OUT/results.jsonl. The same command resumes a stopped run: finished cells are not run again. A crash
     or a lack of memory costs one cell only. The last step writes OUT/report.html. Exit code 0: every cell has a result;
@@ -85,7 +89,8 @@ def arena(
 
     **Examples:**
 
-        longspan arena --budget 20m --seeds 1
+        longspan arena --budget 16m --seeds 1
+        longspan arena --tasks listops,pathfinder --budget 20m --seeds 1 --out runs/benchmark
         longspan arena --tasks listops,recall --models dense,performer --out runs/two
         longspan arena --data DATA --setting small --models all --dry-run
         longspan arena --runner ray --address auto --setting released --data /mnt/data
@@ -105,7 +110,15 @@ def arena(
     if workers is not None and workers < 1:
         raise InvalidOption(f"--workers must be at least 1, not {workers}")
     given = _arguments(
-        tasks, models, setting, seeds, budget, pretrain, _lengths(lengths) if speed else (), threads, _data(data)
+        _default_tasks(setting, data) if tasks is None else tasks,
+        models,
+        setting,
+        seeds,
+        budget,
+        pretrain,
+        _lengths(lengths) if speed else (),
+        threads,
+        _data(data),
     )
     width = max(1, (os.cpu_count() or 1) // threads) if workers is None else workers
     cells = grid.plan(given, workers=width)
@@ -186,8 +199,15 @@ def _runner(
     return LocalRunner(folder.path / CELLS, workers=workers, environment=environment, again=again)
 
 
+def _default_tasks(setting: str, data: Path | None) -> str:
+    """Those that tell kinds of models apart, or the benchmark's; the former even if LONGSPAN_DATA is set."""
+    if setting == "tiny" and data is None:
+        return ",".join(TELLING)
+    return ",".join(WITHOUT_DATA if _data(data) is None else WITH_DATA)
+
+
 def _arguments(
-    tasks: str | None,
+    tasks: str,
     models: str | None,
     setting: str,
     seeds: int,
@@ -206,8 +226,7 @@ def _arguments(
     from longspan.files import cache
 
     seconds = None if budget is None else duration(budget)
-    usual = WITHOUT_DATA if data is None else WITH_DATA
-    chosen = usual if tasks is None else _names(tasks, "tasks", TASKS)
+    chosen = _names(tasks, "tasks", TASKS)
     presets = {name: settings.find(setting, name) for name in chosen if find(name)}
     reading = [name for name in chosen if not find(name).generated]
     if reading and data is None:

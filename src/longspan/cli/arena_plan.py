@@ -44,6 +44,8 @@ def print_plan(
         first, steps = group[0], "by the speed protocol"
         if first.seconds is not None:
             steps = f"{spell(first.seconds)} each"
+            if first.kind == "accuracy" and (sized := settings.find(first.setting, first.task).training).enough:
+                steps += f", at most {sized.steps:,} steps"
         elif first.kind == "accuracy":
             steps = f"{settings.find(first.setting, first.task).training.steps:,} steps each"
         ended = sum(cell.key not in open_keys for cell in group)

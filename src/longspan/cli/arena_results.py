@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from longspan.cli.tables import short_bytes
+from longspan.cli.terminal import Console
 
 if TYPE_CHECKING:
     from longspan.arena.runs.cell import Record
@@ -17,10 +17,15 @@ NOT_COMPARABLE = "tiny is for machines without an accelerator: its results are n
 
 
 def print_results(console: Console, results: "Results") -> None:
-    """Print accuracies and trivial baselines, speed and memory, and the cells that failed."""
+    """Print accuracies and trivial baselines, what they show, speed and memory, and the cells that failed."""
+    from longspan.report.arena_conclusions import conclusions, learned
+
     if results.tasks:
         console.print("test accuracy, %: mean ± standard deviation over seeds", soft_wrap=True)
         console.print(_accuracies(results))
+        for sentence in (learned(results), *conclusions(results)):
+            if sentence:
+                console.print(sentence, markup=False, soft_wrap=True)
     if "tiny" in results.settings:
         console.print(NOT_COMPARABLE, markup=False, soft_wrap=True)
     if results.lengths:
@@ -100,7 +105,9 @@ def _memory(record: "Record | None") -> str:
 
 
 def summary(folder: Path, results: "Results", report: Path) -> dict[str, Any]:
-    """The JSON of --json: means, deviations, baselines, speeds, failures."""
+    """The JSON of --json: means, deviations, what they show, baselines, speeds, failures."""
+    from longspan.report.arena_conclusions import conclusions, learned
+
     accuracies = []
     for task in results.tasks:
         for model in results.models:
@@ -108,7 +115,10 @@ def summary(folder: Path, results: "Results", report: Path) -> dict[str, Any]:
                 score = results.score(task, model, pretrain)
                 if score is not None:
                     numbers = {"mean": score.mean, "deviation": score.deviation, "seeds": score.seeds}
-                    accuracies.append({"task": task, "model": model, "pretrain": pretrain, **numbers})
+                    row: dict[str, Any] = {"task": task, "model": model, "pretrain": pretrain, **numbers}
+                    if not pretrain:
+                        row |= {"groups": results.groups(task, model), "state_bytes": results.state_bytes(task, model)}
+                    accuracies.append(row)
     speeds = [
         {
             "model": record.cell.model,
@@ -129,6 +139,8 @@ def summary(folder: Path, results: "Results", report: Path) -> dict[str, Any]:
         "settings": results.settings,
         "comparable": "tiny" not in results.settings,
         "cells": len(results.records),
+        "learned": learned(results),
+        "conclusions": conclusions(results),
         "accuracy": accuracies,
         "baselines": {task: results.baselines(task) for task in results.tasks},
         "speed": speeds,

@@ -7,10 +7,12 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from longspan.cli.terminal import Console
 
 if TYPE_CHECKING:
     from longspan.arena.runs.cell import Cell, Record

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from longspan import files
 from longspan.cli.inputs import AsJson, check_writable, print_json
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:

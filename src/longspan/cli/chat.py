@@ -1,6 +1,5 @@
 """`longspan chat`: a conversation with a model."""
 
-import json as json_format
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,10 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from longspan.cli.generate import SamplingFlags, read_sampling
 from longspan.cli.inputs import AsJson, load_model, notices
+from longspan.cli.mark import Mark, MarkFlag, by
+from longspan.cli.terminal import Console, as_json
 from longspan.errors import InvalidInput, LongspanError
 
 
@@ -25,6 +25,7 @@ def chat(
     ] = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="end an answer where this string appears")] = (),
     drawn: SamplingFlags | None = None,
+    mark: MarkFlag = False,
     json: AsJson = False,
 ) -> None:
     """Talk with a model, turn by turn.
@@ -48,6 +49,7 @@ def chat(
 
     interactive = sys.stdin.isatty()
     sampling = read_sampling(drawn or SamplingFlags())
+    label = Mark.of(path) if mark else None
     talk = Chat(load_model(path), system=system, max_new=max_new, sampling=sampling, stop=stop)
     try:
         for line in _typed() if interactive else _lines():
@@ -58,8 +60,10 @@ def chat(
                     answer = talk.say(line)
                 if json:
                     text = "".join(piece.text for piece in answer)
-                    print(json_format.dumps({"user": line, "answer": text}, ensure_ascii=False), flush=True)
+                    print(as_json({"user": line, "answer": text, **by(label)}, indent=None), flush=True)
                     continue
+                if label is not None:
+                    sys.stdout.write(f"{label.text} ")
                 for piece in answer:
                     sys.stdout.write(piece.text)
                     sys.stdout.flush()

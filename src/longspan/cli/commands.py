@@ -4,24 +4,32 @@ from cyclopts import App, Parameter
 
 from longspan import __version__
 from longspan.cli import (
+    adapt,
     advise,
     arena,
     attention,
     audit,
+    card,
     chat,
     compare,
+    completion,
     convert,
     data,
+    demo,
     embed,
+    energy,
     export,
     fill,
     gallery,
     generate,
+    heal,
     inspect,
     predict,
+    probe,
     profile,
     recipes,
     summarize,
+    swap,
     tokenize,
     training,
     translate,
@@ -38,6 +46,7 @@ app = App(
 )
 app.command(attention.list_names, name="list")
 app.command(attention.show)
+app.command(demo.demo)
 app.command(gallery.gallery)
 app.command(data.app, name="data")
 app.command(tokenize.app, name="tokenize")
@@ -51,8 +60,12 @@ app.command(fill.fill)
 app.command(inspect.app, name="inspect")
 app.command(embed.embed)
 app.command(predict.predict)
+app.command(probe.app, name="probe")
 app.command(convert.convert)
 app.command(export.export)
+app.command(swap.swap)
+app.command(heal.heal)
+app.command(adapt.app, name="adapt")
 app.command(summarize.summarize)
 app.command(translate.translate)
 app.command(words.app, name="words")
@@ -61,3 +74,6 @@ app.command(recipes.recipe)
 app.command(training.resume)
 app.command(training.evaluate)
 app.command(compare.compare)
+app.command(energy.energy)
+app.command(card.card)
+app.command(completion.completion)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from longspan.cli.inputs import AsJson, print_json
+from longspan.cli.terminal import Console
 from longspan.files import undone_on_error
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.data_show import DataFolder, show
 from longspan.cli.inputs import AsJson, print_json, progress
 from longspan.cli.tables import output, short_bytes, short_number
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput
 from longspan.files import undone_on_error
 
@@ -69,7 +69,7 @@ def _row(name: str, paths: dict[str, Path]) -> dict[str, Any]:
         "kind": data_set.kind,
         "what": data_set.what,
         "there": there,
-        "bytes": sum(path.stat().st_size for path in present),
+        "bytes": sum(path.stat().st_size for path in set(present)),
         "terms": named_sets.terms(data_set),
         "files": {split: str(path) for split, path in paths.items()},
     }

@@ -1,15 +1,17 @@
 """`longspan data show`: what is in a file, a folder or a named set, before a model is trained on it."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, comma_separated, print_json
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -66,26 +68,61 @@ def show(
     file
         A file, a folder, or the name of a data set.
     """
-    from longspan.tasks.survey import is_images, survey_images
-
     if length is not None and length < 1:
         raise InvalidOption(f"--length must be at least 1, not {length}")
     named = {"text": text, "second": second, "label": label, "source": source, "target": target}
     given = {role: name for role, name in named.items() if name is not None}
     names = None if columns is None else comma_separated(columns, "--columns")
-    paths, kind, given, names, labels = _resolve(file, task, given, names, data)
-    with Console(stderr=True).status(f"reading {file}"):
-        if kind == "images" or (paths[0].exists() and is_images(paths[0])):
-            found = survey_images(paths[0], labels, None if resize is None else (resize,))
-        elif kind == "table":
-            from longspan.tasks.table_survey import survey_table
-
-            others = [] if held_out is None else [Path(held_out)]
-            found = survey_table(paths[0], given.get("label"), encoding=encoding, others=others)
-        else:
-            others = [*paths[1:], *([] if held_out is None else [Path(held_out)])]
-            found = _survey(paths[0], others, kind, given, names, encoding, _tokenizer(tokenizer), length)
+    found = survey_data(
+        file,
+        task,
+        given,
+        names=names,
+        held_out=None if held_out is None else Path(held_out),
+        tokenizer=tokenizer,
+        length=length,
+        resize=resize,
+        encoding=encoding,
+        data=data,
+    ).found
     print_json(found) if json else _print(found)
+
+
+@dataclass(frozen=True)
+class SurveyedData:
+    """What is in a file or a named set; `reopen` reads the texts of its first file once more, if it has texts."""
+
+    found: dict[str, Any]
+    reopen: "Callable[[], Opened] | None" = None
+
+
+def survey_data(
+    file: str,
+    task: str | None,
+    given: dict[str, str],
+    *,
+    names: tuple[str, ...] | None = None,
+    held_out: Path | None = None,
+    tokenizer: str | None = None,
+    length: int | None = None,
+    resize: int | None = None,
+    encoding: str | None = None,
+    data: Path | None = None,
+) -> SurveyedData:
+    """Count what is in a file, a folder or a named set, with a status line meanwhile."""
+    from longspan.tasks.survey import is_images, open_rows, survey_images
+    from longspan.tasks.table_survey import survey_table
+
+    paths, kind, given, names, labels = _resolve(file, task, given, names, data)
+    others = [] if held_out is None else [held_out]
+    with Console(stderr=True).status(f"reading {escape(file)}"):
+        if kind == "images" or (paths[0].exists() and is_images(paths[0])):
+            return SurveyedData(survey_images(paths[0], labels, None if resize is None else (resize,)))
+        if kind == "table":
+            return SurveyedData(survey_table(paths[0], given.get("label"), encoding=encoding, others=others))
+        files = [*paths[1:], *others]
+        found = _survey(paths[0], files, kind, given, names, encoding, _tokenizer(tokenizer), length)
+    return SurveyedData(found, lambda: open_rows(paths[0], kind, given=given, columns=names, encoding=encoding))
 
 
 def _resolve(
@@ -262,4 +299,4 @@ def _short(text: str) -> str:
     return line if len(line) <= WIDE else f"{line[:WIDE]}…"
 
 
-__all__ = ["show"]
+__all__ = ["SurveyedData", "show", "survey_data"]

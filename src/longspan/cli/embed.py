@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from longspan import files
 from longspan.cli.inputs import AsJson, Cut, Lines, check_writable, load_model, print_json, progress, read_lines
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:

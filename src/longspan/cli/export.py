@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from longspan.cli.inputs import AsJson, print_json
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 
 from longspan.cli.image_generation import ImageFlags, generate_images
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, notices, print_json, progress, read_lines
+from longspan.cli.mark import Mark, MarkFlag, by, marked
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def generate(
     truncate: Cut = False,
     images: ImageFlags | None = None,
     slide: Annotated[bool, Parameter(help="slide the window when a text outgrows the model (default: yes)")] = True,
+    mark: MarkFlag = False,
     json: AsJson = False,
 ) -> None:
     """Continue prompts, generate from them with an encoder–decoder, or generate images.
@@ -100,6 +102,7 @@ def generate(
     from longspan.models.pixel_base import PixelModel
 
     options, flags = drawn or SamplingFlags(), images or ImageFlags()
+    label = Mark.of(path) if mark else None
     if not words and file is None:
         pretrained = load_model(path)
         if isinstance(pretrained.model, PixelModel):
@@ -110,6 +113,7 @@ def generate(
                 samples=options.samples,
                 temperature=temperature,
                 seed=options.seed or 0,
+                mark=label,
                 json=json,
             )
     if flags.given() is not None:
@@ -136,6 +140,8 @@ def generate(
                 truncate=truncate,
                 slide=slide,
             )
+        if label is not None:
+            sys.stdout.write(f"{label.text} ")
         if sys.stdout.isatty() and not chat and not reads_source:  # the text continues the prompt
             Console(highlight=False).print(prompts[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
@@ -160,13 +166,13 @@ def generate(
         )
     if json:
         rows = zip(prompts, generated)
-        print_json([{"prompt": prompt, "texts": [asdict(text) for text in texts]} for prompt, texts in rows])
+        print_json([{"prompt": prompt, "texts": [asdict(t) for t in texts], **by(label)} for prompt, texts in rows])
         return
     console = output()
     for prompt, texts in zip(prompts, generated):
         for text in texts:
             console.print(prompt, style="dim", markup=False)
-            print(text.text)
+            print(marked(text.text, label))
 
 
 def read_sampling(options: SamplingFlags) -> "Sampling | None":

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 
 from longspan.cli.inputs import print_json, progress
+from longspan.cli.mark import Mark, by
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -43,7 +44,14 @@ class ImageFlags:
 
 
 def generate_images(
-    model: "PixelModel", flags: ImageFlags, *, samples: int | None, temperature: float, seed: int, json: bool
+    model: "PixelModel",
+    flags: ImageFlags,
+    *,
+    samples: int | None,
+    temperature: float,
+    seed: int,
+    mark: Mark | None,
+    json: bool,
 ) -> None:
     """Samples images with progress, and writes the grid."""
     import torch
@@ -94,11 +102,11 @@ def generate_images(
     with torch.inference_mode():
         nats = model.nats(images, labels, source)
     pixels = (images * 255 // (model.levels - 1)).to(torch.uint8).numpy()
-    canvas = grid(pixels)
-    write_png(out, canvas, enlarge=max(1, LEAST_SIDE // min(canvas.shape[:2])))
+    canvas, about = grid(pixels), None if mark is None else mark.chunks()
+    write_png(out, canvas, enlarge=max(1, LEAST_SIDE // min(canvas.shape[:2])), about=about)
     if json:
         bits = [float(value) / (images[0].numel() * math.log(2)) for value in nats]
-        return print_json({"file": str(out), "images": count, "seed": seed, "bits_per_dim": bits})
+        return print_json({"file": str(out), "images": count, "seed": seed, "bits_per_dim": bits, **by(mark)})
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"{out}: {count} images", markup=False)
 
 

@@ -1,8 +1,6 @@
 """What several commands share: loading a model, reading texts and option values, progress bars, JSON."""
 
-import json
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import Progress
 
+from longspan.cli.terminal import Console, as_json, clean
 from longspan.errors import InvalidInput, InvalidOption, Notice
+from longspan.parsing import toml_value
 
 if TYPE_CHECKING:
     from longspan.hub import Pretrained
@@ -82,14 +81,6 @@ def dotted(tokens: Sequence[str], what: str) -> dict[str, Any]:
     return values
 
 
-def toml_value(text: str) -> Any:
-    """A value as TOML writes it, or else the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
-
-
 def comma_separated(text: str, flag: str) -> tuple[str, ...]:
     """Names separated by commas, without repetitions."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -126,7 +117,7 @@ def notices() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, Notice):
-            print(f"longspan: {message}", file=sys.stderr)
+            print(f"longspan: {clean(str(message))}", file=sys.stderr)
         else:
             usual(message, category, filename, lineno, file, line)
 
@@ -148,4 +139,4 @@ def progress(what: str, total: int) -> Iterator[Any]:
 
 def print_json(value: Any) -> None:
     """Print JSON for other programs."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    print(as_json(value))

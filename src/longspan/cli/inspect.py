@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
-from rich.console import Console
 
 from longspan.cli.inputs import check_writable, comma_separated, print_json, read_lines, whole_numbers
 from longspan.cli.inspect_positions import positions
 from longspan.cli.inspect_report import REPORT, ReportFlags
 from longspan.cli.inspect_report import report as write_report
 from longspan.cli.inspect_words import words
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:

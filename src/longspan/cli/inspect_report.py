@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 from rich.markup import escape
 
-from longspan.cli.inputs import check_writable, comma_separated, load_model, toml_value
+from longspan.cli.inputs import check_writable, comma_separated, load_model
+from longspan.cli.terminal import Console, clean, escaped
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.parsing import toml_value
 
 if TYPE_CHECKING:
     from longspan.attention.config import AttentionConfig
@@ -162,7 +163,7 @@ def telling(total: int) -> Iterator[Any]:
             if console.is_terminal:
                 status.update(escape(what))
             elif not what.startswith(("without each", "path lengths of")):
-                print(what, file=sys.stderr)
+                print(clean(what), file=sys.stderr)
 
         yield tell
 
@@ -175,16 +176,23 @@ def model_facts(pretrained: "Pretrained", path: Path) -> dict[str, object]:
 
 
 def write_findings(
-    title: str, facts: Mapping[str, object], findings: "Sequence[Finding]", html: Path | None, json: bool
+    title: str,
+    facts: Mapping[str, object],
+    findings: "Sequence[Finding]",
+    html: Path | None,
+    json: bool,
+    *,
+    caution: str | None = None,
 ) -> None:
     """Write the page and the numbers, and print what was found, or every number."""
     from longspan import files
-    from longspan.report.inspect_report import findings_json, findings_page
+    from longspan.report.inspect_report import INSIDE, findings_json, findings_page
 
+    caution = INSIDE if caution is None else caution
     if html is not None:
-        files.write_text(html, findings_page(title, facts, findings))
+        files.write_text(html, findings_page(title, facts, findings, caution))
     if json:
-        sys.stdout.write(findings_json(title, facts, findings))
+        sys.stdout.write(escaped(findings_json(title, facts, findings, caution)))
         return
     for finding in findings:
         print(f"{finding.title}: {finding.sentence or 'does not apply: ' + finding.skipped}")

@@ -30,11 +30,12 @@ def main(arguments: Sequence[str]) -> int:
         raise
     except Exception as error:
         from longspan.cli.failures import explain
+        from longspan.cli.terminal import clean
 
         line = explain(error, arguments)
         if line is None:
             raise
-        print(f"longspan: {' '.join(line.split())}", file=sys.stderr)
+        print(f"longspan: {clean(' '.join(line.split()))}", file=sys.stderr)
         return 2
 
 
@@ -42,6 +43,10 @@ def run() -> None:
     """The console script."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
+        if any(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)):
+            from longspan.cli.terminal import guard
+
+            guard()
         code = main(sys.argv[1:])
         code = _flush(code)
     except KeyboardInterrupt:  # raised outside `main`'s own try

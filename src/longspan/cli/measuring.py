@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from longspan.cli.terminal import Console
 
 QUIET = 10.0  # seconds between lines without a terminal
 
@@ -18,10 +18,11 @@ class Teller:
         *,
         every: float,
         most: float | None = None,
+        did: str = "measured",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Print at most one line per `every` seconds. Measuring stops after `most` seconds, if that is given."""
-        self.say, self.every, self.most, self.clock = say, every, most, clock
+        self.say, self.every, self.most, self.did, self.clock = say, every, most, did, clock
         self.first: float | None = None
         self.began: tuple[float, int, int] | None = None  # start of this round: time, cases done, total
         self.last: float | None = None
@@ -42,16 +43,16 @@ class Teller:
             seconds = (clock - since) / (done - before) * (total - done)
             seconds = seconds if self.most is None else max(0.0, min(seconds, self.first + self.most - clock))
             left = f", about {spell(round(seconds))} left"
-        self.say(f"{done} of {total} measured{left}; now {now}")
+        self.say(f"{done} of {total} {self.did}{left}; now {now}")
 
 
 @contextmanager
-def progress(first: str, *, most: float | None = None) -> Iterator[Teller]:
-    """Report progress on standard error. `first` is printed before the first measurement."""
+def progress(first: str, *, most: float | None = None, did: str = "measured") -> Iterator[Teller]:
+    """Report progress on standard error. `first` is printed before the first measurement; `did` says what was done."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
         with console.status(first) as status:
-            yield Teller(lambda line: status.update(line), every=0.0, most=most)
+            yield Teller(lambda line: status.update(line), every=0.0, most=most, did=did)
         return
     started = False
 
@@ -61,7 +62,7 @@ def progress(first: str, *, most: float | None = None) -> Iterator[Teller]:
             console.print(text, markup=False)
         started = True
 
-    yield Teller(say, every=QUIET, most=most)
+    yield Teller(say, every=QUIET, most=most, did=did)
 
 
 __all__ = ["Teller", "progress"]

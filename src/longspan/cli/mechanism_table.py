@@ -24,39 +24,41 @@ class Row(NamedTuple):
 
 
 BUILT_IN: tuple[Row, ...] = (
-    Row("softmax", "dense", "causal, cross, decodes", "n²", "Vaswani et al. 2017"),
-    Row("window", "fixed pattern", "causal, decodes", "n·window", "Beltagy et al. 2020 (sliding window)"),
-    Row("longformer", "fixed pattern", "causal, decodes", "n·(window + globals)", "Beltagy et al. 2020"),
-    Row("etc", "fixed pattern", "", "n·(radius + global_tokens)", "Ainslie et al. 2020"),
-    Row("bigbird", "fixed pattern", "", "n·block·(window + random + 2)", "Zaheer et al. 2020"),
-    Row("sparse", "fixed pattern", "causal, decodes", "n·(stride + n/stride)", "Child et al. 2019"),
+    Row("softmax", "dense", "causal, cross, decodes, grouped", "n²", "Vaswani et al. 2017"),
+    Row("window", "fixed pattern", "causal, decodes, grouped", "n·window", "Beltagy et al. 2020 (sliding window)"),
+    Row("longformer", "fixed pattern", "causal, decodes, grouped", "n·(window + globals)", "Beltagy et al. 2020"),
+    Row("etc", "fixed pattern", "grouped", "n·(radius + global_tokens)", "Ainslie et al. 2020"),
+    Row("bigbird", "fixed pattern", "grouped", "n·block·(window + random + 2)", "Zaheer et al. 2020"),
+    Row("sparse", "fixed pattern", "causal, decodes, grouped", "n·(stride + n/stride)", "Child et al. 2019"),
     Row(
         "image_local",
         "fixed pattern",
-        "causal, decodes",
+        "causal, decodes, grouped",
         "n·(query_block + memory)",
         "Parmar et al. 2018 (Image Transformer)",
     ),
     Row(
         "axial",
         "fixed pattern",
-        "causal, decodes",
+        "causal, decodes, grouped",
         "n·(length of the axis): n·√n for a square",
         "Ho et al. 2019 (Axial Transformer)",
     ),
-    Row("memory_compressed", "fixed pattern", "causal, decodes", "n²/stride", "Liu et al. 2018"),
-    Row("inducing", "memory", "cross", "n·points", "Lee et al. 2019"),
+    Row("memory_compressed", "fixed pattern", "causal, decodes, grouped", "n²/stride", "Liu et al. 2018"),
+    Row("inducing", "memory", "cross, grouped", "n·points", "Lee et al. 2019"),
     Row("reformer", "learned pattern", "causal, decodes", "n·log n + n·rounds·chunk", "Kitaev et al. 2020"),
     Row("routing", "learned pattern", "causal, decodes", "n·(clusters + window)", "Roy et al. 2020"),
-    Row("sinkhorn", "learned pattern", "causal, decodes", "n·block + n²/block", "Tay et al. 2020b"),
+    Row("sinkhorn", "learned pattern", "causal, decodes, grouped", "n·block + n²/block", "Tay et al. 2020b"),
     Row("synthesizer", "low rank", "causal, decodes", "n²", "Tay et al. 2020a"),
-    Row("linformer", "low rank", "cross", "n·rank", "Wang et al. 2020"),
-    Row("nystrom", "low rank", "", "n·landmarks", "Xiong et al. 2021"),
-    Row("linear", "kernel", "causal, cross, decodes", "n·head_dim", "Katharopoulos et al. 2020"),
-    Row("performer", "kernel", "causal, cross, decodes", "n·features", "Choromanski et al. 2020"),
-    Row("cosformer", "kernel", "causal, cross, decodes", "n·head_dim", "Qin et al. 2022"),
-    Row("retention", "kernel", "causal, decodes", "n·head_dim", "Sun et al. 2023"),
-    Row("gated_linear", "kernel", "causal, decodes", "n·head_dim", "Yang et al. 2023"),
+    Row("linformer", "low rank", "cross, grouped", "n·rank", "Wang et al. 2020"),
+    Row("nystrom", "low rank", "grouped", "n·landmarks", "Xiong et al. 2021"),
+    Row("linear", "kernel", "causal, cross, decodes, grouped", "n·head_dim", "Katharopoulos et al. 2020"),
+    Row("performer", "kernel", "causal, cross, decodes, grouped", "n·features", "Choromanski et al. 2020"),
+    Row("cosformer", "kernel", "causal, cross, decodes, grouped", "n·head_dim", "Qin et al. 2022"),
+    Row("retention", "kernel", "causal, decodes, grouped", "n·head_dim", "Sun et al. 2023"),
+    Row("gated_linear", "kernel", "causal, decodes, grouped", "n·head_dim", "Yang et al. 2023"),
+    Row("hedgehog", "kernel", "causal, cross, decodes, grouped", "n·features", "Zhang et al. 2024"),
+    Row("window_linear", "kernel", "causal, decodes, grouped", "n·(window + features)", "Zhang et al. 2024 (LoLCATs)"),
 )
 
 
@@ -76,7 +78,12 @@ def rows_of_registry() -> tuple[Row, ...]:
         for name in names:
             mechanism = find(name)
             supports = mechanism.supports
-            abilities = {"causal": supports.causal, "cross": supports.cross, "decodes": supports.streaming}
+            abilities = {
+                "causal": supports.causal,
+                "cross": supports.cross,
+                "decodes": supports.streaming,
+                "grouped": supports.grouped,
+            }
             can = ", ".join(word for word, able in abilities.items() if able)
             table.append(Row(name, survey_class, can, mechanism.order, mechanism.paper))
     return tuple(table)

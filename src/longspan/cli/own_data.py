@@ -6,8 +6,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from longspan.cli.inputs import toml_value
 from longspan.errors import InvalidOption, suggest
+from longspan.parsing import toml_value
 
 if TYPE_CHECKING:
     from longspan.tasks.base import Task

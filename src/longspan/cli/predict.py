@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from longspan.cli.inputs import (
     AsJson,
@@ -17,6 +16,7 @@ from longspan.cli.inputs import (
     progress,
     read_lines,
 )
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan import files
@@ -16,6 +15,7 @@ from longspan.cli.inputs import AsJson, Dotted, check_writable, comma_separated,
 from longspan.cli.measuring import progress
 from longspan.cli.profile_tables import print_rows
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:

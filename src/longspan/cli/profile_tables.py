@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from longspan.cli.tables import short_bytes, short_seconds
+from longspan.cli.terminal import Console
 
 if TYPE_CHECKING:
     from longspan.measure.profile import Point, ProfileRow

@@ -32,13 +32,14 @@ def page() -> str:
     parts = [START]
     for name in TASKS.entries:  # the tasks of longspan, not those of plugins
         task = recipe_keys.describe_task(name)
-        parts.append(f"\n## [task] {name}\n\n{fill(task['summary'] + '.', 100)}\n\n{_table(task['keys'])}")
-    parts.append(f"{MODEL}\n{_table(recipe_keys.MODEL_KEYS)}")
-    parts.append(f"\n## [train]\n\n{_table(recipe_keys.describe_train()['keys'])}")
+        parts.append(f"\n## [task] {name}\n\n{fill(task['summary'] + '.', 100)}\n\n{option_table(task['keys'])}")
+    parts.append(f"{MODEL}\n{option_table(recipe_keys.MODEL_KEYS)}")
+    parts.append(f"\n## [train]\n\n{option_table(recipe_keys.describe_train()['keys'])}")
     return "".join(parts)
 
 
-def _table(rows: Iterable[Mapping[str, Any]]) -> str:
+def option_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table of options or keys: name, type, default, limits, help."""
     from longspan.train.recipe_keys import spell_default, spell_type
 
     lines = ["| key | type | default | limits | help |", "|---|---|---|---|---|"]

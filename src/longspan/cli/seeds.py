@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from longspan.cli.inputs import print_json
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -36,17 +36,35 @@ def refuse_set(folder: Path) -> None:
 def recorded_session(trainer: "Trainer") -> Iterator[None]:
     """Record wall time, energy and size of this start of a run in its sessions.jsonl, however it ends.
 
-    The energy of several processes is not known: a meter sees its own.
+    Each of several processes measures itself, and the energy is added. It stays unknown if one of them failed, because
+    the others cannot ask it.
     """
-    from longspan.measure.energy import Meter
+    import socket
+
+    from longspan.measure.energy import Meter, combine
     from longspan.train.history import log_session
+    from longspan.train.loop import Interrupted
     from longspan.train.run import CONFIG
 
     processes, began = trainer.processes, time.perf_counter()
     meter = Meter(device=processes.device.type)
+    energy: dict[str, Any] | None = None
+
+    def spent() -> dict[str, Any] | None:
+        if processes.world == 1:
+            return meter.energy()
+        return combine(processes.gather((socket.gethostname(), meter.energy())))
+
     try:
         with meter:
             yield
+        energy = spent()
+    except Interrupted:  # all processes stop at the same step
+        energy = spent()
+        raise
+    except BaseException:
+        energy = meter.energy() if processes.world == 1 else None
+        raise
     finally:
         if processes.first and (trainer.run.folder / CONFIG).is_file():
             row = {
@@ -54,7 +72,7 @@ def recorded_session(trainer: "Trainer") -> Iterator[None]:
                 "seconds": time.perf_counter() - began,
                 "processes": processes.world,
                 "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-                "energy": meter.energy() if processes.world == 1 else None,
+                "energy": energy,
             }
             with suppress(OSError):  # such as a full disk, which the training itself reports
                 log_session(trainer.run, row)

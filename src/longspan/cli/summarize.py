@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from longspan.cli.inputs import AsJson, Lines, load_model, notices, print_json, progress, read_lines
+from longspan.cli.mark import Mark, MarkFlag, by, marked
 
 
 def summarize(
@@ -30,6 +31,7 @@ def summarize(
         int | None, Parameter(help="tokens of a text that are read (default: what the model can read)")
     ] = None,
     batch_tokens: Annotated[int, Parameter(help="source tokens per batch, with padding (default: 1024)")] = 1024,
+    mark: MarkFlag = False,
     json: AsJson = False,
 ) -> None:
     """Summarise texts with a model trained on texts and summaries: one line per text, in order.
@@ -61,12 +63,13 @@ def summarize(
         summaries = hub.summarize(
             model, texts, beam=beam, prefix=prefix, longest=max_length, tokens=batch_tokens, progress=tell
         )
+    label = Mark.of(path) if mark else None
     if json:
         rows = [
-            {"text": text, "summary": result.text, "logprob": result.logprob, "reason": result.reason}
+            {"text": text, "summary": result.text, "logprob": result.logprob, "reason": result.reason, **by(label)}
             for text, result in zip(texts, summaries)
         ]
         print_json(rows)
         return
     for result in summaries:
-        print(" ".join(result.text.split()))  # always one line, whatever the model wrote
+        print(marked(" ".join(result.text.split()), label))  # always one line, whatever the model wrote

@@ -4,9 +4,10 @@ import os
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from longspan.cli.terminal import Console
 
 WIDE = 100_000  # width of a file or a pipe: lines are never folded
 NARROW = 8  # least width of a column that can fold

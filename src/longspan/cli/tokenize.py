@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, Lines, print_json, read_lines
 from longspan.cli.tables import output
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.files import undone_on_error
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan.cli.inputs import AsJson, From, TaskName, Words, check_writable, notices, print_json
 from longspan.cli.seeds import recorded_session, refuse_set, run_seeds
+from longspan.cli.terminal import Console
 from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def train(
         else:
             plan, notes, name = written(task, flags, start)
     folder = Path("runs") / name if out is None else out
-    root = _data(data, plan.data)
+    root = data_folder(data, plan.data)
     refuse_set(folder)
     if seeds is not None:
         return run_seeds(new_set(folder, plan, seeds), plan, data=root, json=json)
@@ -129,8 +129,8 @@ def resume(
     if is_set(run):
         seeds = read_set(run)
         plan = seeds.recipe()
-        return run_seeds(seeds, plan, data=_data(data, plan.data), inexact=inexact, json=json)
-    root = _data(data, recipes.of_run(Run(run)).data)
+        return run_seeds(seeds, plan, data=data_folder(data, plan.data), inexact=inexact, json=json)
+    root = data_folder(data, recipes.of_run(Run(run)).data)
     return run_training(
         run,
         lambda held, processes: recipes.resume(held, data=root, processes=processes),
@@ -179,7 +179,7 @@ def evaluate(
     check_writable(chart)
     if stride is not None and split == "train":
         raise InvalidOption("--stride is for held_out and test: blocks of the training data are shuffled")
-    root = _data(data, recipes.of_run(Run(run)).data)
+    root = data_folder(data, recipes.of_run(Run(run)).data)
     options = {} if stride is None else {"stride": stride}
     with joined(run) as processes, notices():
         with Console(stderr=True).status(f"evaluating {run}"):
@@ -225,8 +225,11 @@ def run_training(
     notes: Sequence[str] = (),
     of_set: Path | None = None,
     processes: "Processes | None" = None,
+    quiet: bool = False,
 ) -> int:
     """Train one run and return the exit code. A run `of_set` prints no result, and the set is what to resume.
+
+    `quiet`: the caller prints the result.
 
     `processes` are those that have joined already; None: the run joins them itself.
     """
@@ -264,7 +267,7 @@ def run_training(
                 last = f"stopped without saving; continue from the last checkpoint: longspan resume {_quoted(again)}"
     if processes.first and last:  # printed last, below all other output
         screen.print(last, markup=False)
-    elif of_set is not None:
+    elif of_set is not None or quiet:
         return code
     elif processes.first and json:
         source = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
@@ -337,13 +340,15 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
 def _introduce(screen: Console, trainer: "Trainer") -> None:
     """Print the data, the model and the baselines."""
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
+    trained = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
+    frozen = "" if trained == count else f", {trained:,} of them trained"
     facts = dict(trainer.facts)
     baselines: Mapping[str, Mapping[str, float]] = facts.pop("baselines", {})
     words = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()]
     where = f"{trainer.processes.world} processes, " if trainer.processes.world > 1 else ""
     lines = [
         f"{trainer.run.folder}: {', '.join(words)}",
-        f"{trainer.model.name}, {count:,} parameters; {where}{trainer.steps:,} steps, "
+        f"{trainer.model.name}, {count:,} parameters{frozen}; {where}{trainer.steps:,} steps, "
         f"{len(trainer.data.batches(0)):,} per epoch",
     ]
     if baselines:
@@ -354,7 +359,7 @@ def _introduce(screen: Console, trainer: "Trainer") -> None:
         screen.print(line, markup=False)
 
 
-def _data(flag: Path | None, recorded: Path | None) -> Path | None:
+def data_folder(flag: Path | None, recorded: Path | None) -> Path | None:
     """The folder of data sets: --data, or the one that a run or a recipe names (None), or LONGSPAN_DATA."""
     if flag is None and recorded is not None and recorded.is_dir():
         return None

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
+from longspan.cli.mark import Mark, MarkFlag, by, marked
 
 
 def translate(
@@ -31,6 +32,7 @@ def translate(
     ] = (),
     batch_tokens: Annotated[int, Parameter(help="source tokens per batch, with padding (default: 1024)")] = 1024,
     truncate: Cut = False,
+    mark: MarkFlag = False,
     json: AsJson = False,
 ) -> None:
     """Translate texts with a model trained on sentence pairs: one line per text, in order.
@@ -71,12 +73,13 @@ def translate(
             tokens=batch_tokens,
             progress=tell,
         )
+    label = Mark.of(path) if mark else None
     if json:
         rows = [
-            {"source": source, "text": result.text, "logprob": result.logprob, "reason": result.reason}
+            {"source": source, "text": result.text, "logprob": result.logprob, "reason": result.reason, **by(label)}
             for source, result in zip(texts, translations)
         ]
         print_json(rows)
         return
     for result in translations:
-        print(" ".join(result.text.splitlines()))  # always one line, whatever the model wrote
+        print(marked(" ".join(result.text.splitlines()), label))  # always one line, whatever the model wrote

@@ -17,6 +17,7 @@ from longspan.attention.base import Attention
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models.base import Model
 from longspan.models.folder import unique
+from longspan.models.quantized import quantization
 from longspan.nn.multihead import MultiHead
 from longspan.nn.positions import LearnedPositions
 
@@ -34,6 +35,12 @@ def rebuild(
     Only heads for the tasks `new_heads` may be untrained and, with `new_tokens`, the rows of tokens that a larger
     vocabulary adds. Anything else that the weights do not fit is an error.
     """
+    known = quantization(model)
+    if known is not None:
+        raise Unsupported(
+            f"{where}: this model is quantised (bits {known['bits']}): change or train the original, and quantise the "
+            "result"
+        )
     cls = type(model)
     changed = config.current_names(cls.Options, changed, str(where))
     options = config.make(cls.Options, {**config.plain(model.options), **changed}, str(where))

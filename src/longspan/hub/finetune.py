@@ -22,6 +22,13 @@ from longspan.models.folder import CONFIG, is_own
 from longspan.nn.heads import Head
 
 BLOCK = re.compile(r"\bblocks\.(\d+)\.")
+# Features of a frozen body (Devlin et al. 2018, table 7; Peters et al. 2018, equation 1), as options of its head.
+FROZEN: dict[str, dict[str, Any]] = {
+    "last": {"features": "last"},
+    "sum4": {"features": "sum", "depth": 4},
+    "concat4": {"features": "concat", "depth": 4},
+    "mix": {"features": "mix"},
+}
 
 
 def tune(
@@ -69,6 +76,8 @@ def _tune_own_folder(
     """Of a folder of longspan's: a model with other heads takes over the weights of the body."""
     pretrained = load(path, dtype=torch.float32)
     model = pretrained.model
+    if model.adapter is not None:
+        raise Unsupported(f"{path} has an adapter ({model.adapter.name}); train the base, or merge the adapter first")
     if isinstance(model, ReplacedTokenPair):
         model = model.discriminator
     changed = dict(options)
@@ -111,4 +120,23 @@ def freeze(model: Model, trained: str | int) -> None:
         parameter.requires_grad_(is_trained)
 
 
-__all__ = ["default_head", "freeze", "tune"]
+def on_frozen_features(table: dict[str, Any]) -> None:
+    """Replace `features`, such as "concat4", in a recipe's [model] by what it stands for: a frozen body, and its head.
+
+    A number is left alone: it is an option of models of sets.
+    """
+    kind = table.get("features")
+    if not isinstance(kind, str):
+        return
+    if kind not in FROZEN:
+        raise InvalidOption(f"features must be one of {', '.join(FROZEN)}, not {kind!r}")
+    if table.get("trained", "head") != "head":
+        raise InvalidOption(f"features are of a frozen body: leave out trained, which is {table['trained']!r}")
+    head = table.get("head", {})
+    if {"features", "depth"} & set(head):
+        raise InvalidOption("features are given twice, in [model] and in its head; leave out those of the head")
+    del table["features"]
+    table["trained"], table["head"] = "head", {**head, **FROZEN[kind]}
+
+
+__all__ = ["FROZEN", "default_head", "freeze", "on_frozen_features", "tune"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from longspan import config
 from longspan.data.files import read_json
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub import families, sidecar_files
+from longspan.hub import adapter_files, families, sidecar_files
 from longspan.hub.changed_options import rebuild
 from longspan.hub.families.base import Family, HeadRequest, label_names
 from longspan.hub.formats import gguf, llama2c
@@ -41,6 +41,7 @@ def load(
     dtype: torch.dtype | None = None,
     tokenizer: bool = True,
     options: Mapping[str, Any] | None = None,
+    adapter: Path | str | None = None,
 ) -> Pretrained:
     """Load the model of a folder or file, in evaluation mode; weights are mapped from the file where possible.
 
@@ -49,7 +50,8 @@ def load(
 
     `tasks` chooses other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
     the file's unless given; files (GGUF, llama2.c) give float32. `tokenizer=False` skips the tokenizer. `options`
-    override what the checkpoint's configuration says: another attention, another max_length.
+    override what the checkpoint's configuration says: another attention, another max_length. `adapter` is the folder of
+    an adapter that was trained on this model (`longspan adapt`).
     """
     path = locate(path)
     _check_dtype(dtype)
@@ -61,6 +63,9 @@ def load(
             dtype = torch.float32
         pretrained = _build_and_fill(path, record, tensors, tasks, dtype, options or {})
     pretrained.path = path
+    if adapter is not None:
+        pretrained.model = adapter_files.attach(pretrained.model, Path(adapter))
+        pretrained.labels = head_labels(pretrained.model)
     sidecar_files.attach(pretrained, path, tokenizer=tokenizer)
     return pretrained
 
@@ -84,6 +89,8 @@ def _load_own_folder(
         raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
     model = own_folder.load(path)
     if options:
+        if model.adapter is not None:
+            raise Unsupported(f"{path} has an adapter ({model.adapter.name}): its options cannot be changed")
         with _same_draws():
             model, _ = rebuild(model, options, path / CONFIG)
         model.read_files(path)

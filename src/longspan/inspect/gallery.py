@@ -78,8 +78,12 @@ class Entry:
         return tuple(dial.start for dial in self.dials)
 
 
-def collect(chosen: Sequence[str] | None = None, tell: Tell = lambda done, total, now: None) -> list[Entry]:
+def collect(
+    chosen: Sequence[str] | None = None, tell: Tell = lambda done, total, now: None, *, dials: bool = True
+) -> list[Entry]:
     """The gallery's entries: every registered mechanism, plugins included, unless some are `chosen`.
+
+    Without `dials`, each has the picture of its starting options only, which is all that one sheet of them shows.
 
     A plugin that cannot be drawn is left out with a notice, unless it was chosen: one of them must not cost the others.
     """
@@ -88,7 +92,7 @@ def collect(chosen: Sequence[str] | None = None, tell: Tell = lambda done, total
     for done, name in enumerate(wanted):
         tell(done, len(wanted), name)
         try:
-            entries.append(entry(name))
+            entries.append(entry(name, dials=dials))
         except Exception as error:
             if chosen is not None or ATTENTION.source(name) is None:
                 raise
@@ -96,25 +100,26 @@ def collect(chosen: Sequence[str] | None = None, tell: Tell = lambda done, total
     return entries
 
 
-def entry(name: str) -> Entry:
-    """One mechanism, measured."""
+def entry(name: str, *, dials: bool = True) -> Entry:
+    """One mechanism, measured at every setting of its dials, or at the first one only."""
     mechanism, options = find(name), _drawable(name)
     help_of = {item["name"]: item["help"] for item in describe(name)["options"]}
     help_of[MARKED] = "tokens that read everything and that everything reads, given by a mask"
-    dials = []
+    turned = []
     for dial, values in options.dials.items():
         start = options.options.get(dial, _default(mechanism, dial))
-        dials.append(Dial(dial, help_of[dial], values, values.index(start) if start in values else len(values) // 2))
+        start = values.index(start) if start in values else len(values) // 2
+        turned.append(Dial(dial, help_of[dial], *((values, start) if dials else (values[start : start + 1], 0))))
     forms = [form for form, causal in FORMS.items() if _has(mechanism, causal)]
     moves = mechanism.supports.map and _moves(name, forms[0], options.options)
-    inputs = INPUTS if moves or "LP" in mechanism.survey_class else 1
-    pictures = {form: _pictures(name, form, options.options, dials, inputs) for form in forms}
+    inputs = INPUTS if dials and (moves or "LP" in mechanism.survey_class) else 1
+    pictures = {form: _pictures(name, form, options.options, turned, inputs) for form in forms}
     return Entry(
         facts=describe(name),
         kind=survey_class(name),
         shown="weights" if mechanism.supports.map else "derivative",
         options={key: value for key, value in options.options.items() if key not in options.dials},
-        dials=tuple(dials),
+        dials=tuple(turned),
         pictures=pictures,
         moves=moves,
         costs=_costs(name),

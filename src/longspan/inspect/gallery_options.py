@@ -71,6 +71,8 @@ SETUPS: dict[str, Setup] = {
     "performer": Setup({"features": 64}, {"features": (8, 16, 64, 256), "kind": ("positive", "hyperbolic", "relu")}),
     "retention": Setup({"decay": (0.9,)}, {"decay": ((0.5,), (0.8,), (0.9,), (0.97,), (1.0,))}),
     "gated_linear": Setup({"rank": 8}, {"temperature": (1.0, 4.0, 16.0, 64.0)}),
+    "hedgehog": Setup({}, {"joined": (False, True)}),
+    "window_linear": Setup({"window": 7, "sinks": 0}, {"window": (0, 3, 7, 15), "sinks": (0, 1, 4)}),
 }
 
 

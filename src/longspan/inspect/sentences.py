@@ -10,6 +10,8 @@ IMPLIED = {
     "cosformer": "It sums keys and values once for all queries and never computes weights",
     "retention": "It keeps a decaying sum of keys and values; weights may be negative, and rows do not sum to 1",
     "gated_linear": "It keeps a sum that gates forget; weights may be negative, and rows do not sum to 1",
+    "hedgehog": "It sums keys and values once for all queries and never computes weights",
+    "window_linear": "It computes weights in its window, and reads older keys through a sum of keys and values",
     "linformer": "It reads projections of all keys; projecting back gives each key's share, which may be negative",
     "nystrom": "It reads landmarks and adds a convolution of the values; weights may be negative",
     "sinkhorn": "It reads its own block and a mixture of other blocks; the mixture is traced back to single keys",

@@ -1,16 +1,17 @@
 """Energy of a computation in joules: measured if the machine can, otherwise modelled; the result says which.
 
 Processors are measured by RAPL, whose counters Linux has under /sys/class/powercap (since 2020 only root may read them,
-by default), and GPUs by NVML. Both measure the whole device, including other programs. The model is the CPU time of
-this process times the power of a core: the thermal design power divided by the cores if the processor is known by
-name, otherwise 12 W, as Green Algorithms (Lannelongue et al. 2021) assumes. Memory, fans and the building are not
-included.
+by default), with the memory if it has a counter, and GPUs by NVML. Both measure the whole device, including other
+programs. The model is the CPU time of this process and of children that have ended, times the power of a core: the
+thermal design power divided by the cores if the processor is known by name, otherwise 12 W, as Green Algorithms
+(Lannelongue et al. 2021) assumes. It leaves out memory, and neither way includes fans and the building.
 """
 
+import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +60,7 @@ class Meter:
     >>> with Meter() as meter:
     ...     found = sum(range(1000))
     >>> sorted(meter.energy())
-    ['by', 'gpu_joules', 'joules', 'processor_joules', 'seconds']
+    ['by', 'estimated', 'gpu_joules', 'joules', 'processor_joules', 'seconds']
     """
 
     def __init__(self, *, device: str = "cpu", powercap: Path = POWERCAP, processor: str | None = None) -> None:
@@ -70,7 +71,7 @@ class Meter:
 
     def __enter__(self) -> Self:
         self.used, self.closing = 0.0, threading.Event()
-        self.began, self.cpu_began = time.perf_counter(), time.process_time()
+        self.began, self.cpu_began = time.perf_counter(), _cpu_seconds()
         self.gpu_began = self.gpu() if self.gpu is not None else 0.0
         for package in self.packages:
             package.start()
@@ -82,7 +83,7 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.seconds, self.worked = time.perf_counter() - self.began, time.process_time() - self.cpu_began
+        self.seconds, self.worked = time.perf_counter() - self.began, _cpu_seconds() - self.cpu_began
         if self.gpu is not None:
             self.gpu_used = self.gpu() - self.gpu_began
         if self.packages:
@@ -96,7 +97,10 @@ class Meter:
                 package.read()
 
     def energy(self) -> dict[str, Any]:
-        """`joules`, and `by` which method; None for a GPU without a counter, since the processor alone is not all."""
+        """`joules`, and `by` which method; None for a GPU without a counter, since the processor alone is not all.
+
+        `estimated` is whether any part of it was modelled.
+        """
         if self.packages:
             spent, by = self.used, "RAPL: the whole processor, including other programs"
         else:
@@ -111,10 +115,40 @@ class Meter:
         return {
             "joules": joules,
             "by": by,
+            "estimated": not self.packages,
             "processor_joules": spent,
             "gpu_joules": None if self.gpu is None else self.gpu_used,
             "seconds": self.seconds,
         }
+
+
+def combine(records: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any] | None:
+    """The energy of processes that were one run, from (host, energy) of each; None if one of them is unknown.
+
+    Each process measures its own GPU and its own CPU time, which are added. RAPL counts the whole machine, so it counts
+    once for each host.
+    """
+    if not records or any(record.get("joules") is None for _, record in records):
+        return None
+    processor = sum(record["processor_joules"] for _, record in records if record["estimated"])
+    for host in {host for host, record in records if not record["estimated"]}:
+        processor += max(r["processor_joules"] for name, r in records if name == host and not r["estimated"])
+    gpus = [record["gpu_joules"] for _, record in records if record["gpu_joules"] is not None]
+    way, _, rest = str(records[0][1]["by"]).partition(":")
+    return {
+        "joules": processor + sum(gpus),
+        "by": f"{way}: {len(records)} processes on {len({host for host, _ in records})} machines; the first:{rest}",
+        "estimated": any(record["estimated"] for _, record in records),
+        "processor_joules": processor,
+        "gpu_joules": sum(gpus) if gpus else None,
+        "seconds": max(record["seconds"] for _, record in records),
+    }
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of children that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def watts_per_core(processor: str) -> tuple[float, str]:
@@ -153,11 +187,12 @@ def _packages(powercap: Path) -> tuple[list[Package], str]:
     """The counters of all processors, or none and why: some of them would be mistaken for all."""
     packages = []
     for folder in sorted(powercap.glob("intel-rapl*:*")):  # AMD's too; intel-rapl-mmio counts the same once more
-        # Zones within a package, such as its cores, are parts of it, and psys is the whole board.
-        if not re.fullmatch(r"intel-rapl:\d+", folder.name):
+        # Zones within a package, such as its cores, are parts of it, except for the memory; psys is the whole board.
+        zone = re.fullmatch(r"intel-rapl:\d+(:\d+)?", folder.name)
+        if zone is None:
             continue
         try:
-            if (folder / "name").read_text().strip().startswith("package"):
+            if (folder / "name").read_text().strip().startswith("dram" if zone[1] else "package"):
                 packages.append(Package(folder))
         except PermissionError:
             return [], f"RAPL exists, but this user may not read {folder}/energy_uj"
@@ -179,4 +214,4 @@ def _gpu() -> Callable[[], float] | None:
     return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
 
 
-__all__ = ["ANY_WATTS", "POWER", "Meter", "Package", "watts_per_core"]
+__all__ = ["ANY_WATTS", "POWER", "Meter", "Package", "combine", "watts_per_core"]

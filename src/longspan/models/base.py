@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +31,9 @@ from longspan import config
 from longspan.errors import InvalidInput, Unsupported
 from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
+
+if TYPE_CHECKING:
+    from longspan.models.adapters import Adapter
 
 Ids = Int[Tensor, "batch length"]
 Logits = Float[Tensor, "batch positions vocabulary"]  # one position per token or, with `last`, one in all
@@ -52,6 +55,7 @@ class Model(nn.Module, ABC):
     sparse_gradients: ClassVar[bool] = False  # whether its gradients are sparse tensors
 
     options: Any
+    adapter: "Adapter | None" = None  # small trained weights on top of frozen ones
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

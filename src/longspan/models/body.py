@@ -320,6 +320,7 @@ def _mixer(
             heads=options.heads,
             head_dim=options.key_dim or _head_dim(options),
             value_dim=options.value_dim or _head_dim(options),
+            key_heads=options.kv_heads,
             causal=causal,
             max_length=options.max_length,
             dropout=options.attention_dropout,

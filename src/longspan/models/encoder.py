@@ -31,6 +31,9 @@ class Encoder(Headed, TextHeads, TextStates):
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
         count_real: bool = option(False, "whether positions count the tokens that are not padding (RoBERTa)")
         separator: int | None = option(None, "the id of the token between two texts", low=0)
+        global_tokens: str | None = option(
+            None, "tokens that are global where none are given: the first (a swapped Longformer)", choices=("first",)
+        )
 
     options: Options
 
@@ -44,6 +47,8 @@ class Encoder(Headed, TextHeads, TextStates):
         reads = {stream.name for mechanism in mechanisms(self) for stream in mechanism.streams}
         if any(head.global_tokens for head in options.tasks or ()) and "global_mask" not in reads:
             raise InvalidOption("a head with global_tokens needs a mechanism that has them, such as longformer")
+        if options.global_tokens is not None and "global_mask" not in reads:
+            raise InvalidOption("global_tokens needs a mechanism that has them, such as longformer")
         initialise(self, options)
 
     @property
@@ -63,6 +68,9 @@ class Encoder(Headed, TextHeads, TextStates):
         if positions is None and self.options.count_real and padding is not None:
             real = ids.ne(padding)
             positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
+        if self.options.global_tokens is not None and "global_mask" not in (streams or {}):
+            marked = global_mask(self.options.global_tokens, ids, key_mask, None)
+            streams = {**(streams or {}), "global_mask": marked}
         x = self.embedding(ids, positions=positions, segments=segments)
         states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
         return states

@@ -18,8 +18,9 @@ from longspan.attention.base import Attention
 from longspan.attention.registry import ATTENTION
 from longspan.errors import InvalidInput, LongspanError
 from longspan.manifest import MANIFEST, check_manifest, write_manifest
-from longspan.models import build_limits
+from longspan.models import adapters, build_limits
 from longspan.models.base import Model
+from longspan.models.quantized import quantization, quantize_layers
 from longspan.models.registry import MODELS, find
 from longspan.parsing import BAD_VALUES, check_safetensors, read_json, refusing
 from longspan.registry import load_path
@@ -44,6 +45,11 @@ def save(
         "model_type": MODEL_TYPE,
         "options": config.plain(model.options),
     }
+    if model.adapter is not None:
+        record["adapter"] = model.adapter.record()
+    scheme = quantization(model)
+    if scheme is not None:
+        record["quantization"] = scheme
     plugins = _plugins(model)
     if plugins:
         record["plugins"] = plugins
@@ -78,10 +84,17 @@ def load(folder: Path | str) -> Model:
     with refusing(folder, errors=BAD_VALUES):
         with build_limits.allowance(sum(tensor.nbytes for tensor in weights.values()), folder / CONFIG):
             model = cls(options)
-        kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+            if "adapter" in record:
+                adapters.read(record["adapter"], str(folder / CONFIG)).attach(model)
+        light = quantize_layers(model, record.get("quantization"))
+        kinds = {
+            x.dtype for name, x in weights.items() if x.is_floating_point() and name.rpartition(".")[0] not in light
+        }
         if len(kinds) == 1:
             model = model.to(kinds.pop())
         fill(model, weights, str(folder / WEIGHTS))
+        if model.adapter is not None:
+            model.adapter.inside = True
     with refusing(folder):
         model.read_files(folder)
     return model.eval()
@@ -167,6 +180,11 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         pickles = sorted(file.name for file in folder.iterdir() if file.suffix in {".bin", ".pt", ".pth", ".pkl"})
         hint = f"; {pickles[0]} is a pickle, which is never read: convert it to safetensors" if pickles else ""
         raise InvalidInput(f"{folder} has no {WEIGHTS}{hint}")
+    return read_weights(path)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
     check_safetensors(path)
     try:
         return load_file(path)
@@ -179,4 +197,4 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
 
 
-__all__ = ["MODEL_TYPE", "fill", "is_own", "load", "save", "unique"]
+__all__ = ["MODEL_TYPE", "fill", "is_own", "load", "read_weights", "save", "unique"]

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from longspan.errors import InvalidOption
@@ -39,9 +40,12 @@ class Headed(Model):
         chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
         """The output of each head on the states that `compute` gives; `body` is the stack that it runs."""
+        graph = torch.is_grad_enabled() and not getattr(self, "frozen", False)  # a frozen body needs none
         if not self.reads_layers:
-            return self.read(compute(), key_mask, chosen)
-        with recording(body, maps=False) as seen:
+            with torch.set_grad_enabled(graph):
+                x = compute()
+            return self.read(x, key_mask, chosen)
+        with torch.set_grad_enabled(graph), recording(body, maps=False) as seen:
             x = compute()
         return self.read(x, key_mask, chosen, seen.states)
 

@@ -10,6 +10,7 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear, linear
 from longspan.nn.positions import AbsolutePositions
+from longspan.nn.quantized import QuantizedLinear
 from longspan.shapes import Hidden
 
 
@@ -77,6 +78,7 @@ class TokenEmbedding(_Embedding):
         self.scale = width**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
         self.segment = nn.Parameter(torch.empty(segments, width)) if segments else None
+        self.output: QuantizedLinear | None = None  # a quantised copy of the rows, for `logits` alone
         if narrow and segments:
             raise InvalidOption("segments have the tokens' width: leave out narrow_tokens or segments")
         self.reset_parameters()
@@ -117,6 +119,9 @@ class TokenEmbedding(_Embedding):
 
     def logits(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         """The output layer, tied to the embedding but not scaled."""
+        if self.output is not None:
+            out: Tensor = self.output(x)
+            return out
         return linear(x, self.weight)
 
     def extra_repr(self) -> str:

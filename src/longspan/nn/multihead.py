@@ -21,6 +21,7 @@ from longspan.nn.biases import DistanceBias
 from longspan.nn.linear import Linear, ensure_fused, fuse_storage, fused_view, linear
 from longspan.nn.norm import LayerNorm, RMSNorm, build_norm
 from longspan.nn.positions import Positions
+from longspan.nn.quantized import join
 from longspan.nn.rotary import Rotary
 from longspan.precision import autocast_type, state_type
 from longspan.shapes import Hidden, KeyMask, Weights
@@ -138,6 +139,7 @@ class MultiHead(nn.Module):
             "head_dim": head_dim,
             "key_dim": key_dim,
             "value_dim": value_dim,
+            "key_heads": None if isinstance(attention, Attention) else kv_heads,
             "causal": causal,
             "max_length": max_length,
             "dropout": dropout,
@@ -146,11 +148,24 @@ class MultiHead(nn.Module):
         if persistent:
             mechanism.add_persistent(persistent)
         heads = mechanism.shape.heads
-        kv_heads = heads if kv_heads is None else kv_heads
+        separate = mechanism.projects == ("q", "k", "v")
+        if kv_heads is None:
+            kv_heads = mechanism.shape.key_heads if separate else heads
         if kv_heads < 1 or heads % kv_heads:
             raise InvalidOption(f"kv_heads must divide the {heads} heads; {kv_heads} does not")
-        if kv_heads != heads and mechanism.projects != ("q", "k", "v"):
-            raise Unsupported(f"{mechanism.name} has no separate keys and values, so kv_heads must be {heads}")
+        if kv_heads != heads and not separate:
+            reason = mechanism.one_head_each or "it has no separate keys and values"
+            raise Unsupported(f"{mechanism.name} needs kv_heads={heads}, one for each query head: {reason}")
+        if mechanism.key_weights and kv_heads != mechanism.shape.key_heads:
+            raise InvalidOption(
+                f"{mechanism.name} was built with weights for {mechanism.shape.key_heads} key heads, not {kv_heads}: "
+                f"build it with key_heads={kv_heads}"
+            )
+        if isinstance(position, Rotary) and position.axes is not None and _limits(mechanism):
+            raise Unsupported(
+                f"{mechanism.name} reads first tokens at positions of the cache, and rotary positions of a grid have "
+                "none; give sink_positions original"
+            )
         self.mechanism, self.position, self.width = mechanism, position, width
         # The width of a head of each kind.
         self.widths = {"q": mechanism.shape.head_dim, "k": mechanism.shape.head_dim, "v": mechanism.shape.value_dim}
@@ -176,7 +191,7 @@ class MultiHead(nn.Module):
             if stream.kind == "heads"
         }
         self.extra = nn.ModuleDict(
-            {name: Linear(width, self.widths[like] * heads, bias=bias) for name, like in self.likes.items()}
+            {name: Linear(width, self.widths[like] * self.heads[like], bias=bias) for name, like in self.likes.items()}
         )
         out_bias = bias if out_bias is None else out_bias
         self.out: nn.Module = Linear(self.widths["v"] * heads, width if out_width is None else out_width, bias=out_bias)
@@ -226,7 +241,7 @@ class MultiHead(nn.Module):
     ) -> Hidden:
         """Attention of x to itself, or to `context`; `key_mask` (batch, keys) is True where a key may be read."""
         q, k, v, key_mask = self._heads(x, context, key_mask)
-        all_streams = self._streams(x, streams, {"q": q, "k": k, "v": v})
+        all_streams = self._streams(x, streams, {"q": q, "k": k, "v": v}) | self._limited(q, 0, positions)
         q, k = self._rotate(q, k, context, 0, positions)
         out = self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=all_streams)
         return self._merge(context.unfold(out) if isinstance(context, Context) else out)
@@ -243,7 +258,7 @@ class MultiHead(nn.Module):
     ) -> Weights:
         """The attention map of each head (see `Attention.weights`)."""
         q, k, v, key_mask = self._heads(x, context, key_mask)
-        all_streams = self._streams(x, streams, {"q": q, "k": k, "v": v})
+        all_streams = self._streams(x, streams, {"q": q, "k": k, "v": v}) | self._limited(q, 0, positions)
         q, k = self._rotate(q, k, context, 0, positions)
         weights = self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=all_streams)
         return context.unfold(weights) if isinstance(context, Context) else weights
@@ -282,26 +297,28 @@ class MultiHead(nn.Module):
     ) -> tuple[Hidden, MultiHeadState]:
         """The next tokens, any number of them, and the state after them."""
         start, length = state.length if positions is None else 0, state.length + x.shape[1]
-        q, k, v = self._new_heads(x, start, positions)
-        all_streams, bias = self._streams(x, streams), self._bias(length)
-        plain = key_mask is None and bias is None and not all_streams and not self.mechanism.streams
+        q, k, v, limited = self._new_heads(x, start, positions)
+        all_streams, bias = self._streams(x, streams) | limited, self._bias(length)
+        plain = key_mask is None and bias is None and not streams and len(limited) == len(self.mechanism.streams)
         if plain and autocast_type(x.device) is None:
             # Skip the checks: the heads were computed here, and `start` has accepted the mechanism.
-            out, inner = self.mechanism.extend_heads(q, k, v, state.inner, NOTHING)
+            extras = Extras(streams=limited) if limited else NOTHING
+            out, inner = self.mechanism.extend_heads(q, k, v, state.inner, extras)
         else:
             out, inner = self.mechanism.extend(q, k, v, state.inner, key_mask=key_mask, bias=bias, streams=all_streams)
         return self._merge(out), MultiHeadState(inner, length)
 
-    def _new_heads(self, x: Tensor, start: int, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of new tokens, by one matrix product if possible."""
+    def _new_heads(
+        self, x: Tensor, start: int, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Queries, keys and values of new tokens, by one matrix product if possible; and `_limited` queries."""
         # Traced graphs and autograd cannot rely on the weights' memory addresses.
         joins = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else self.joins
-        fused = None if joins is None else fused_view([*self.project.values()])
-        if joins is None or fused is None:
+        flat = None if joins is None else self._joined_product(x)
+        if joins is None or flat is None:
             q, k, v, _ = self._heads(x, None, None)
-            return (*self._rotate(q, k, None, start, positions), v)
-        self._check(x, None)
-        flat = linear(x, *fused)
+            limited = self._limited(q, start, positions)
+            return (*self._rotate(q, k, None, start, positions), v, limited)
         if self.norms is not None:
             parts = flat.split([count * self.widths["v"] for count in joins], -1)
             flat = torch.cat([self._normalise(name, part) for name, part in zip("qkv", parts)], -1)
@@ -309,12 +326,27 @@ class MultiHead(nn.Module):
         if isinstance(self.position, Rotary):  # rotate queries and keys together
             rotated = self.position(heads[:, : -joins[2]], start=start, positions=positions)
             q, k = rotated.split(joins[:2], 1)
-            v = heads[:, -joins[2] :]
+            v, limited = heads[:, -joins[2] :], self._limited(heads[:, : joins[0]], start, positions)
         else:
             q, k, v = heads.split(joins, 1)
-        return (q, *self._shared(k, v))
+            limited = {}
+        return (q, *self._shared(k, v), limited)
 
     # Projections
+
+    def _joined_product(self, x: Tensor) -> Tensor | None:
+        """q, k and v side by side from one product; None if the projections do not allow it."""
+        layers = [*self.project.values()]
+        fused = fused_view(layers)
+        if fused is not None:
+            self._check(x, None)
+            return linear(x, *fused)
+        quantised = join(layers)
+        if quantised is None:
+            return None
+        self._check(x, None)
+        out: Tensor = quantised(x)
+        return out
 
     def _split(self, x: Tensor, kind: str) -> Tensor:
         return x.view(*x.shape[:-1], -1, self.widths[kind]).transpose(1, 2)
@@ -384,7 +416,9 @@ class MultiHead(nn.Module):
                 if heads is not None and projection is self.project[like]:
                     all_streams[stream.name] = heads[like]
                 else:
-                    all_streams[stream.name] = self._split(self._normalise(like, projection(x)), like)
+                    split = self._split(self._normalise(like, projection(x)), like)
+                    grouped = self.mechanism.supports.grouped
+                    all_streams[stream.name] = split if grouped else share_heads(split, self.mechanism.shape.heads)
         return all_streams
 
     # Positions
@@ -402,8 +436,22 @@ class MultiHead(nn.Module):
             self.position(k, start=start, positions=positions),
         )
 
+    def _limited(self, q: Tensor, start: int, positions: Tensor | None) -> dict[str, Tensor]:
+        """Streams of queries that are rotated at limited positions; none without rotary positions."""
+        if not isinstance(self.position, Rotary):
+            return {}
+        return {
+            stream.name: self.position(q, start=start, positions=positions, limit=stream.limit)
+            for stream in self.mechanism.streams
+            if stream.kind == "queries"
+        }
+
     def _bias(self, reach: int) -> Tensor | None:
         return self.position.table(reach) if isinstance(self.position, DistanceBias) else None
+
+
+def _limits(mechanism: Attention) -> bool:
+    return any(stream.kind == "queries" for stream in mechanism.streams)
 
 
 def _mechanism(

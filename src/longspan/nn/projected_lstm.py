@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from longspan.errors import InvalidOption
-from longspan.precision import full_precision, no_float16
+from longspan.precision import full_precision, no_recurrent_half
 from longspan.shapes import Hidden
 
 LstmState = tuple[Float[Tensor, "batch projection"], Float[Tensor, "batch cells"]]
@@ -72,7 +72,7 @@ class ProjectedLstm(nn.Module):
         return out * real[:, None], (h[0].where(real, state[0]), c[0].where(real, state[1]))
 
     def _fused(self, x: Any, state: tuple[Tensor, Tensor]) -> Any:
-        if no_float16(state[0]):
+        if no_recurrent_half(state[0]):
             with full_precision(state[0]):
                 return self._fused(x.to(state[0].dtype), state)
         with warnings.catch_warnings():

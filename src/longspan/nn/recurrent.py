@@ -20,7 +20,7 @@ from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.dropout import Dropout
 from longspan.nn.embedding import TokenEmbedding
-from longspan.precision import full_precision, no_float16
+from longspan.precision import full_precision, no_recurrent_half
 from longspan.shapes import Hidden, KeyMask
 
 CELLS = ("elman", "lstm", "gru")
@@ -128,7 +128,7 @@ class Recurrent(nn.Module):
 
     def _run(self, x: Any, before: RecurrentState) -> tuple[Any, RecurrentState]:
         """Runs torch's layers; `x` may be a packed sequence, and then the output is one too."""
-        if no_float16(before.hidden):
+        if no_recurrent_half(before.hidden):
             with full_precision(before.hidden):
                 return self._run(x.to(before.hidden.dtype), before)
         hidden = before.hidden.transpose(0, 1).contiguous()

@@ -65,13 +65,18 @@ class Rotary(nn.Module):
         self.switch_length = scaling.original_length if scaling is not None and scaling.kind == "longrope" else None
         self._longer = Waves(partial(encode, longer=True)) if self.switch_length is not None else None
 
-    def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
+    def forward(
+        self, x: Heads, *, start: int = 0, positions: Positions | None = None, limit: int | None = None
+    ) -> Heads:
+        """x rotated at its positions; with `limit`, those beyond it are rotated as if they were there."""
         if x.ndim != 4 or x.shape[3] != self.head_dim:
             raise InvalidInput(f"expected (batch, heads, length, {self.head_dim}), got {tuple(x.shape)}")
         check_positions(x.shape[0], x.shape[2], start, positions)
         # Half precision rotates in float32: a rounded angle is a wrong offset.
         precise = torch.promote_types(x.dtype, torch.float32)
-        if self._longer is None:
+        if limit is not None:
+            waves = self._limited(x, start, positions, precise, limit)
+        elif self._longer is None:
             waves = self._waves(x.shape[2], start, positions, x.device, precise)
         else:
             waves = self._by_length(x, start, positions, precise, self._longer)
@@ -101,6 +106,22 @@ class Rotary(nn.Module):
             return chosen(length, start, None, x.device, precise)
         short, long = (waves(length, start, positions, x.device, precise) for waves in (self._waves, longer))
         return torch.where((positions.amax(1) >= self.switch_length)[:, None, None], long, short)
+
+    def _limited(self, x: Tensor, start: int, positions: Tensor | None, precise: torch.dtype, limit: int) -> Tensor:
+        """The waves of positions of at most `limit`, chosen by the length of the whole text."""
+        tables = [self._waves] if self._longer is None else [self._waves, self._longer]
+        rows = [waves(limit + 1, 0, None, x.device, precise) for waves in tables]
+        if positions is None:
+            last = start + x.shape[2]
+            table = rows[-1 if self.switch_length is not None and last > self.switch_length else 0]
+            if not torch.compiler.is_compiling() and start >= limit:  # decoding: one row for all
+                return table[limit:]
+            return table[torch.arange(start, last, device=x.device).clamp_max(limit)]
+        index = positions.clamp(0, limit)
+        if self.switch_length is None:
+            return rows[0][index]
+        longer = (positions.amax(1) >= self.switch_length)[:, None, None]
+        return torch.where(longer, rows[-1][index], rows[0][index])
 
     def extra_repr(self) -> str:
         shown = f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"

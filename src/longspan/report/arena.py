@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longspan import files
+from longspan.arena.published import FIVE
 from longspan.errors import InvalidInput
 from longspan.report import charts, figures, palette
 from longspan.report.arena_account import cells_section, data_section, machine_section
 from longspan.report.arena_accuracy import accuracy_over_speed_section, accuracy_section
-from longspan.report.arena_conclusions import conclusions, facts
+from longspan.report.arena_conclusions import conclusions, facts, learned
 from longspan.report.arena_learning import learning_section
 from longspan.report.arena_numbers import STATE_NAMES, task_list
 from longspan.report.arena_published import published_section
 from longspan.report.arena_speed import efficiency_section, energy_section
+from longspan.report.arena_state import state_section
 from longspan.report.page import Html, page, tag, text
 from longspan.report.results import Results, read
 from longspan.report.theme import SCRIPT, STYLE
@@ -33,10 +35,11 @@ def write(folder: Path) -> Path:
 def arena_page(results: Results, figure_paths: Sequence[Path]) -> str:
     """The whole page; `figure_paths` are the files that it links to."""
     return page(
-        "Long Range Arena, longspan",
+        f"{_title(results)}, longspan",
         _head(results),
         accuracy_over_speed_section(results),
         accuracy_section(results),
+        state_section(results),
         efficiency_section(results),
         learning_section(results),
         published_section(results),
@@ -61,7 +64,9 @@ def _head(results: Results) -> Html:
     if results.tasks:
         counts += [f"{_count(len(results.tasks), 'task')} ({task_list(results.tasks)})", _count(seeds, "seed")]
     counts += [f"setting {', '.join(results.settings)}"]
-    parts = [tag("h1", "Long Range Arena")]
+    parts = [tag("h1", _title(results))]
+    if headline := learned(results):
+        parts.append(tag("p", tag("b", headline), css="conclusions"))
     sentences = conclusions(results)
     if len(sentences) == 1:
         parts.append(tag("p", sentences[0], css="conclusions"))
@@ -92,6 +97,11 @@ def _head(results: Results) -> Html:
     shown_facts += facts(results)
     cards = (tag("div", tag("b", value), tag("small", name)) for value, name in shown_facts)
     return tag("header", *parts, tag("div", *cards, css="facts"))
+
+
+def _title(results: Results) -> str:
+    """The benchmark's name only if one of its tasks was run, or speeds alone, which are its efficiency table."""
+    return "Long Range Arena" if not results.tasks or {*FIVE, "pathx"} & {*results.tasks} else "The arena"
 
 
 def _count(number: int, what: str) -> str:

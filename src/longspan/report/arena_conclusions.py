@@ -1,11 +1,12 @@
 """The first sentences of the arena page: what its numbers show, and no more."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from math import hypot
 
 from longspan.arena.runs.efficiency import FUSED, NAIVE
-from longspan.report.arena_numbers import percent, size, task_title, times
-from longspan.report.palette import title
+from longspan.report.arena_numbers import percent, size, task_list, task_title, times
+from longspan.report.palette import KINDS, kind, title
 from longspan.report.results import Relative, Results
 from longspan.report.statistics import Score
 
@@ -23,6 +24,96 @@ def _task(results: Results, task: str) -> str:
     if not scores:
         return ""
     return f"{task_title(task)}: {_against_trivial(scores, results.baselines(task))} {_between_models(scores)}".strip()
+
+
+def learned(results: Results) -> str:
+    """What the run shows about kinds of models, each represented by its best on a task; "" if there is one kind only.
+
+    A kind leads on a task if its best model is above the best of every other kind beyond the noise.
+    """
+    best = {task: _best_of_kinds(results, task) for task in results.tasks}
+    best = {task: models for task, models in best.items() if len(models) > 1}
+    if not best:
+        return ""
+    kinds = [name for name in KINDS if any(name in models for models in best.values())]
+    pairs = [
+        pair
+        for pair in combinations(kinds, 2)
+        if any(pair[0] in models and pair[1] in models for models in best.values())
+    ]
+    same = [pair for pair in pairs if not any(_apart(results, task, best[task], pair) for task in best)]
+    where = task_list(list(best))
+    if len(same) == len(pairs):
+        return f"No two kinds of models differ by more than the noise on {where}: this run ranks none of them."
+    leaders = {task: _leader(results, task, models) for task, models in best.items()}
+    leading: dict[str, list[str]] = {}
+    for task, leader in leaders.items():
+        if leader is not None:
+            leading.setdefault(leader, []).append(task)
+    undecided = [task_title(task) for task, leader in leaders.items() if leader is None]
+    clauses = [
+        f"{KINDS[name][0]} models lead on {_and([_lead(results, task, best[task][name]) for task in tasks])}"
+        for name, tasks in leading.items()
+    ]
+    if undecided:
+        clauses.append(f"on {_and(undecided)} no kind is ahead of all others beyond the noise")
+    if len(leading) > 1:
+        first = f"No kind of model is best at everything: {'; '.join(clauses)}."
+    elif leading and not undecided and len(best) > 1:
+        first = f"One kind of model is best at everything: {'; '.join(clauses)}."
+    else:
+        first = f"{'; '.join(clauses)}."
+        first = first[0].upper() + first[1:]
+    scores = [
+        score for task, models in best.items() for model in models.values() if (score := results.score(task, model))
+    ]
+    one_seed = any(score.seeds == 1 for score in scores)
+    caution = "With one seed each, that is the noise of the test alone." if one_seed else ""
+    return " ".join(filter(None, (first, _told_apart(len(pairs), same), caution)))
+
+
+def _best_of_kinds(results: Results, task: str) -> dict[str, str]:
+    """The model with the highest mean of each kind."""
+    best: dict[str, str] = {}
+    for model in results.models:
+        score = results.score(task, model)
+        if score is None:
+            continue
+        other = results.score(task, best[kind(model)]) if kind(model) in best else None
+        if other is None or score.mean > other.mean:
+            best[kind(model)] = model
+    return best
+
+
+def _apart(results: Results, task: str, best: dict[str, str], pair: tuple[str, str]) -> bool:
+    one, other = (results.score(task, best[name]) if name in best else None for name in pair)
+    return one is not None and other is not None and one.separate(other)
+
+
+def _leader(results: Results, task: str, best: dict[str, str]) -> str | None:
+    scores = {name: score for name, model in best.items() if (score := results.score(task, model)) is not None}
+    first = max(scores, key=lambda name: scores[name].mean)
+    return first if all(scores[first].separate(scores[name]) for name in scores if name != first) else None
+
+
+def _lead(results: Results, task: str, model: str) -> str:
+    score = results.score(task, model)
+    assert score is not None
+    return f"{task_title(task)} ({title(model)}, {_score(score)})"
+
+
+def _told_apart(pairs: int, same: Sequence[tuple[str, str]]) -> str:
+    if pairs == 1:
+        return ""
+    if not same:
+        return f"All {pairs} pairs of kinds differ by more than the noise on at least one task."
+    alike = _and([f"{KINDS[one][0]} and {KINDS[other][0]}" for one, other in same], "; ", "; ")
+    told = f"{pairs - len(same)} of {pairs} pairs of kinds differ by more than the noise on at least one task"
+    return f"{told}, all but {alike}."
+
+
+def _and(names: Sequence[str], comma: str = ", ", last: str = " and ") -> str:
+    return names[0] if len(names) == 1 else f"{comma.join(names[:-1])}{last}{names[-1]}"
 
 
 def _against_trivial(scores: dict[str, Score], baselines: dict[str, float]) -> str:
@@ -132,8 +223,7 @@ def _score(score: Score) -> str:
 def _names(models: Sequence[str]) -> str:
     if len(models) > FEW:
         return f"{len(models)} models"
-    names = [title(model) for model in models]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return _and([title(model) for model in models])
 
 
-__all__ = ["average_and_noise", "conclusions", "facts"]
+__all__ = ["average_and_noise", "conclusions", "facts", "learned"]

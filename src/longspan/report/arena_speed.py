@@ -6,6 +6,7 @@ from statistics import fmean
 
 from longspan.arena.runs.cell import Record
 from longspan.arena.runs.efficiency import FUSED, NAIVE, conditions
+from longspan.measure.carbon import Assumptions
 from longspan.report.arena_accuracy import failure_list, model_name, with_tip
 from longspan.report.arena_numbers import STATE_NAMES, name_and_kind, rate, size, times, watt_hours
 from longspan.report.charts import DASHES, ChartAxis, ChartLine, curves, legend
@@ -165,7 +166,11 @@ def energy_section(results: Results) -> Html:
     whole = sum(sum(values) for values in totals.values())
     head = ("model", "cells", "total", "per cell", "", "source")
     lacking = len(results.records) - len(known)
-    note = f"{watt_hours(whole)} in total. Source: {'; '.join(ways)}."
+    assumed = Assumptions()
+    note = (
+        f"{watt_hours(whole)} in total, {1000 * assumed.kilograms(whole):.3g} g CO2e with PUE {assumed.pue:.3g} and "
+        f"{assumed.intensity:.3g} kg per kWh. Source: {'; '.join(ways)}."
+    )
     if lacking:
         note += f" {lacking} {'cell has' if lacking == 1 else 'cells have'} no energy recorded."
     return tag("section", tag("h2", "Energy"), tag("p", note, css="quiet"), table(head, rows, numbers=(1, 2, 3)))

@@ -153,7 +153,7 @@ def legend(kinds: Sequence[str]) -> Html:
     return tag("div", *parts, css="legend")
 
 
-def _frame(x: Scale, y: Scale, across: ChartAxis, up: ChartAxis) -> list[Html]:
+def frame(x: Scale, y: Scale, across: ChartAxis, up: ChartAxis) -> list[Html]:
     """Grid lines, numbers and titles of both axes."""
     parts = []
     for tick in y.ticks():
@@ -178,16 +178,21 @@ def scatter(
     width: float = 980,
     height: float = 540,
     css: str = "",
+    areas: bool = True,
 ) -> Html:
-    """Accuracy over speed; the area of a circle is memory, horizontal `lines` are trivial predictors."""
+    """Accuracy over speed; the area of a circle is memory, horizontal `lines` are trivial predictors.
+
+    Without `areas` all circles are alike, and `speed` may be any positive quantity.
+    """
     largest = min(width, height) * 0.075
-    most = max((circle.memory for circle in circles if circle.memory), default=0.0)
-    radii = [max(3.5, largest * sqrt(circle.memory / most)) if circle.memory else 5.0 for circle in circles]
+    most = max((circle.memory for circle in circles if circle.memory and areas), default=0.0)
+    radii = [max(3.5, largest * sqrt(c.memory / most)) if c.memory and most else 5.0 if areas else 7.0 for c in circles]
     heights = [circle.accuracy for circle in circles] + [c.pretrained for c in circles if c.pretrained is not None]
-    x = scale([c.speed for c in circles] + list(across.holds), 46, width - 14, factors=across.factors, room=0.1)
+    at_x = [c.speed for c in circles] + list(across.holds)
+    x = scale(at_x, 46, width - 14, factors=across.factors, room=0.1, halves=across.halves)
     lines, _ = split_lines(heights, lines)
     y = scale(heights + [value for _, value in lines], height - 44, 34, room=0.1)
-    parts = _frame(x, y, across, up)
+    parts = frame(x, y, across, up)
     if across.factors and x.low < 1 < x.high:
         parts.append(stroke(x(1), y.begin, x(1), y.end, "mark-line"))
     centres = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
@@ -224,12 +229,13 @@ def scatter(
             top = y(circle.pretrained)
             edge = above - min(r, above - top) if top < above else above + min(r, top - above)
             content += [stroke(at, edge, at, top, "lead"), disc(at, top, 5, "ring")]
-        content.append(disc(at, above, r, "disc" if circle.memory else "ring"))
+        content.append(disc(at, above, r, "disc" if circle.memory or not areas else "ring"))
         if label.leads:
             content.append(stroke(at, above, label.x, label.y, "lead"))
         content.append(words(label.x, label.y + 4, circle.name, "name middle halo"))
         parts.append(mark(circle.kind, circle.tip, *content))
-    return svg(width, height, f"{up.title} over {across.title}; the area of a circle is memory", *parts, css=css)
+    meaning = "; the area of a circle is memory" if areas else ""
+    return svg(width, height, f"{up.title} over {across.title}{meaning}", *parts, css=css)
 
 
 def split_lines(
@@ -327,7 +333,7 @@ def curves(
     ys += [edge for line in lines for edges in line.band for edge in edges]
     x = scale(xs, up.left, right, factors=across.factors, room=0.02)
     y = scale(ys, height - 44, 34, factors=up.factors, halves=up.halves)
-    parts = _frame(x, y, across, up)
+    parts = frame(x, y, across, up)
     heights = [y(line.points[-1][1]) for line in lines] + [y(value) for _, value in levels]
     ends = spread(heights, 14, y.end, y.begin)
     for (_, value), name, end in zip(levels, level_names, ends[len(lines) :]):

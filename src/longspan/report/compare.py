@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from longspan.errors import InvalidInput, LongspanError, suggest
+from longspan.measure.carbon import Assumptions
 from longspan.report import charts, palette
 from longspan.report.charts import DASHES, ChartAxis, ChartLine, curves
 from longspan.report.page import Html, page, table, tag
@@ -235,7 +236,12 @@ def _runs(entries: Sequence[Entry], metric: str) -> Html:
         ]
         for index, entry in enumerate(entries)
     ]
-    return table(head, rows, numbers=(1, 2, 4, 5, 6, 7, 8))
+    runs = table(head, rows, numbers=(1, 2, 4, 5, 6, 7, 8))
+    if all(entry.energy is None for entry in entries):
+        return runs
+    assumed = Assumptions()
+    note = f"CO2e is energy × PUE {assumed.pue:.3g} × {assumed.intensity:.3g} kg per kWh (Strubell et al. 2019); "
+    return Html(runs + tag("p", note + "longspan energy takes your own figures.", css="quiet"))
 
 
 def _metrics(entries: Sequence[Entry]) -> Html:
@@ -274,7 +280,11 @@ def short_time(seconds: float | None) -> str:
 
 
 def short_energy(energy: tuple[float, str] | None) -> str:
-    return "–" if energy is None else f"{energy[0] / 3600:.3g} Wh ({energy[1]})"
+    """Energy, CO2 under the usual assumptions, and whether it was measured or modelled."""
+    if energy is None:
+        return "–"
+    grams = 1000 * Assumptions().kilograms(energy[0])
+    return f"{energy[0] / 3600:.3g} Wh, {grams:.3g} g CO2e ({energy[1]})"
 
 
 __all__ = [

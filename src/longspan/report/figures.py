@@ -13,6 +13,7 @@ from longspan.report.arena_accuracy import accuracy_chart, accuracy_over_speed_c
 from longspan.report.arena_learning import learning_chart
 from longspan.report.arena_numbers import task_title
 from longspan.report.arena_speed import EFFICIENCY, efficiency_chart
+from longspan.report.arena_state import state_chart
 from longspan.report.page import LIGHT, Html, text
 from longspan.report.palette import KINDS
 from longspan.report.results import Results
@@ -43,6 +44,9 @@ def _charts(results: Results) -> Iterator[tuple[str, str, Html]]:
     for task in results.tasks:
         if (chart := accuracy_chart(results, task)) is not None:
             yield f"accuracy_{task}", f"{task_title(task)}: accuracy, %", chart
+    for task in results.tasks:
+        if (chart := state_chart(results, task)) is not None:
+            yield f"state_{task}", f"{task_title(task)}: accuracy over bytes of state", chart
     for task in results.tasks:
         if (chart := learning_chart(results, task, "step")) is not None:
             yield f"learning_{task}", f"{task_title(task)}: learning curves", chart

@@ -21,19 +21,20 @@ from longspan.report.plots import heat_map, point_plot
 from longspan.report.theme import SCRIPT, STYLE
 
 COLOURS = ("fixed-pattern", "learned-pattern", "low-rank", "kernel", "memory", "recurrent", "dense")
+INSIDE = f"{COUNTING} {CAUTION}"  # for what is inside a model
 FEW = 200  # points of a drawn line
 WIDE = ".charts .whole { grid-column: 1 / -1; max-width: none; }\n"
 
 
-def findings_page(title: str, facts: Mapping[str, object], findings: Sequence[Finding]) -> str:
-    """A page of its own: facts about the model and the text, then a section for each finding."""
+def findings_page(title: str, facts: Mapping[str, object], findings: Sequence[Finding], caution: str = INSIDE) -> str:
+    """A page of its own: facts about the model and the text, a caution, then a section for each finding."""
     return page(
         title,
         tag(
             "header",
             tag("h1", title),
             tag("p", ". ".join(f"{name}: {value}" for name, value in facts.items()) + ".", css="lede"),
-            tag("p", f"{COUNTING} {CAUTION}", css="warning"),
+            tag("p", caution, css="warning"),
             _contents(findings),
         ),
         *(_section(finding) for finding in findings),
@@ -42,12 +43,12 @@ def findings_page(title: str, facts: Mapping[str, object], findings: Sequence[Fi
     )
 
 
-def findings_json(title: str, facts: Mapping[str, object], findings: Sequence[Finding]) -> str:
+def findings_json(title: str, facts: Mapping[str, object], findings: Sequence[Finding], caution: str = INSIDE) -> str:
     """The same for programs: every number, and the sentences."""
     record = {
         "title": title,
         **facts,
-        "caution": f"{COUNTING} {CAUTION}",
+        "caution": caution,
         "findings": {finding.name: finding.plain() for finding in findings},
     }
     return json.dumps(_finite(record), indent=1, ensure_ascii=False) + "\n"
@@ -107,7 +108,17 @@ def draw(figure: Figure) -> Html:
             width=940 if _is_wide(figure) else 460,
         )
     if isinstance(figure, Scatter):
-        return point_plot(figure.title, figure.points, figure.names, figure.groups)
+        across, up = ((ChartAxis(title, _tick, left=56) if title else None) for title in (figure.across, figure.up))
+        return point_plot(
+            figure.title,
+            figure.points,
+            figure.names,
+            figure.groups,
+            across=across,
+            up=up,
+            joined=figure.joined,
+            labels=figure.labels,
+        )
     assert isinstance(figure, LineChart)
     lines, colour, grey = [], 0, 0
     for line in figure.lines:
@@ -118,7 +129,14 @@ def draw(figure: Figure) -> Html:
             grey += 1
         else:
             lines.append(
-                ChartLine(line.name, COLOURS[colour % len(COLOURS)], points, tips, DASHES[colour // len(COLOURS)])
+                ChartLine(
+                    line.name,
+                    COLOURS[colour % len(COLOURS)],
+                    points,
+                    tips,
+                    DASHES[colour // len(COLOURS)],
+                    _thinned(line.band),
+                )
             )
             colour += 1
     across = ChartAxis(figure.across, factors=figure.log_across)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from longspan.report.charts import scale, stroke, svg, words
+from longspan.report.charts import ChartAxis, frame, scale, stroke, svg, words
 from longspan.report.page import Html, text
 from longspan.report.palette import KINDS
 
@@ -84,15 +84,34 @@ def point_plot(
     names: Sequence[str],
     groups: Sequence[str],
     *,
+    across: ChartAxis | None = None,
+    up: ChartAxis | None = None,
+    joined: str = "",
+    labels: Sequence[str] = (),
     width: float = 460,
     height: float = 360,
 ) -> Html:
-    """Points coloured by group; a group beyond the number of colours has another shape."""
+    """Points coloured by group; a group beyond the number of colours has another shape.
+
+    With both axes the plot has ticks and numbers. A line of steps joins the points of the group `joined`, from left to
+    right. `labels` are written beside the points; names are shown on hovering.
+    """
     kinds = list(dict.fromkeys(groups))
     legend = min(len(kinds), 20)
-    x = scale([point[0] for point in points], 16, width - 130)
-    y = scale([point[1] for point in points], max(height, 30 + 16 * legend) - 14, 14)
-    parts = [stroke(x.begin, y.begin, x.end, y.begin, "axis"), stroke(x.begin, y.begin, x.begin, y.end, "axis")]
+    height = max(height, 30 + 16 * legend)
+    if across is None or up is None:
+        x = scale([point[0] for point in points], 16, width - 130)
+        y = scale([point[1] for point in points], height - 14, 14)
+        parts = [stroke(x.begin, y.begin, x.end, y.begin, "axis"), stroke(x.begin, y.begin, x.begin, y.end, "axis")]
+    else:
+        x = scale([point[0] for point in points], up.left, width - 130)
+        y = scale([point[1] for point in points], height - 44, 34)
+        parts = frame(x, y, across, up)
+    line = sorted(point for point, group in zip(points, groups) if group == joined)
+    if line:
+        kind = GROUPS[kinds.index(joined) % len(GROUPS)]
+        parts.append(Html(f'<g class="k-{kind}">{_steps([(x(a), y(b)) for a, b in line])}</g>'))
+    parts += [words(x(a) + 7, y(b) - 7, label, "halo") for (a, b), label in zip(points, labels) if label]
     for (a, b), name, group in zip(points, names, groups):
         number = kinds.index(group)
         shape = _shape(number // len(GROUPS), x(a), y(b))
@@ -104,7 +123,13 @@ def point_plot(
         parts.append(words(width - 106, at, kind if len(kind) < 18 else f"{kind[:16]}…", "quiet"))
     if len(kinds) > legend:
         parts.append(words(width - 118, 22 + 16 * legend, f"and {len(kinds) - legend} more", "quiet"))
-    return svg(width, max(height, 30 + 16 * legend), title, *parts)
+    return svg(width, height, title, *parts)
+
+
+def _steps(points: Sequence[tuple[float, float]]) -> Html:
+    """A line that goes right to the next point first, then up or down to it."""
+    path = f"M{points[0][0]:.1f},{points[0][1]:.1f}" + "".join(f"H{a:.1f}V{b:.1f}" for a, b in points[1:])
+    return Html(f'<path d="{path}" class="path"/>')
 
 
 def _shape(kind: int, x: float, y: float) -> Html:

@@ -86,6 +86,16 @@ class Results:
                     accuracies.setdefault(name, []).append(value)
         return {name: fmean(values) for name, values in accuracies.items()}
 
+    def state_bytes(self, task: str, model: str) -> int | None:
+        """What a model carries on of a text of the task, if it was recorded."""
+        return next((r.state_bytes for r in self.cells(task, model) if r.state == "done" and r.state_bytes), None)
+
+    def groups(self, task: str, model: str) -> dict[str, float]:
+        """Accuracies of the parts of the test, as means over seeds."""
+        done = [record.groups for record in self.cells(task, model) if record.state == "done" and record.groups]
+        names = [name for name in done[0] if all(name in groups for groups in done)] if done else []
+        return {name: fmean(groups[name] for groups in done) for name in names}
+
     @cached_property
     def averaged(self) -> list[str]:
         """The tasks of the average: all that have a result, without Path-X unless it is alone, as in the benchmark."""

@@ -35,6 +35,8 @@ class TaskLoss:
     total: Tensor
     parts: Mapping[str, Tensor]
     carried: Any = None  # the memory for the next batch, if the model has one
+    # What a teacher's are compared with: logits (items, classes) of the items that count or, for numbers, (items,).
+    outputs: Tensor | None = None
 
 
 class Metrics(ABC):
@@ -58,6 +60,8 @@ class Objective(ABC):
 
     results: ClassVar[tuple[str, ...]] = ()  # attributes of the model that are also saved by themselves
     unit: ClassVar[str] = "tokens"  # what `count` counts, in the words of a progress line
+    # Whether losses keep `outputs` for a teacher: "" no, "counted" of the items that count, "all" of every real token.
+    compared: str = ""
 
     @abstractmethod
     def count(self, batch: Batch) -> int:

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example, Examples, Groups
 from longspan.data.order import Shuffled
+from longspan.data.sets.named import find as find_set
 from longspan.data.text.tables import TableRow
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Notice
@@ -52,7 +53,8 @@ class LabelObjective(Objective):
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits, language = self.reader.outputs_and_language(model, batch)
-        return self.reader.loss(cross_entropy(logits, batch["label"], reduction="sum"), language)
+        loss = self.reader.loss(cross_entropy(logits, batch["label"], reduction="sum"), language)
+        return replace(loss, outputs=logits)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         return label_metrics(self.reader.outputs(model, batch), batch["label"], self.names), None
@@ -81,7 +83,7 @@ class NumberObjective(Objective):
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         predicted, language = self.reader.outputs_and_language(model, batch)
         error = predicted.flatten() - batch["number"].to(predicted.dtype)
-        return self.reader.loss((error**2).sum(), language)
+        return replace(self.reader.loss((error**2).sum(), language), outputs=predicted.flatten())
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         predicted = self.reader.outputs(model, batch).flatten()
@@ -155,6 +157,8 @@ class Classify(Task):
         wanted = [*_columns(options), options.label]
         paths = files(options, folders)
         tables = {split: read_rows(path, wanted, options) for split, path in paths.items()}
+        if options.set is not None:
+            tables |= {split: between(tables[split], *ends) for split, ends in find_set(options.set).lines.items()}
         names = [] if options.regression else label_names(tables["train"], options.label, renamed(options.names))
         if "held_out" in tables:
             return tables, names, None
@@ -163,6 +167,14 @@ class Classify(Task):
             tables["train"], options.share, folders, str(paths["train"]), labels
         )
         return tables, names, said
+
+
+def between(table: Sequence[TableRow], first: int, last: int) -> list[TableRow]:
+    """The rows of some lines of a file that has several splits."""
+    kept = [row for row in table if first <= row.line <= last]
+    if not kept:
+        raise InvalidInput(f"{table[0].path}: there is no row from line {first} to line {last}")
+    return kept
 
 
 def _check_symmetric(options: "Classify.Options") -> None:

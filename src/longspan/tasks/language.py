@@ -74,14 +74,14 @@ class NextToken(Objective):
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits, targets, carried = self._read(model, batch, carried)
-        total = _nats(logits, targets)
+        total, outputs = _nats(logits, targets), logits[targets != IGNORED] if self.compared else None
         extra = model.auxiliary_loss()
         if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
             return TaskLoss(
-                total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()}, carried
+                total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()}, carried, outputs
             )
-        return TaskLoss(total, {}, carried)
+        return TaskLoss(total, {}, carried, outputs)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[LanguageMetrics, Any]:
         logits, targets, carried = self._read(model, batch, carried)

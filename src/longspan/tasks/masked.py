@@ -36,7 +36,11 @@ class HiddenTokens(Objective):
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        logits, targets, pair = self._read(model, batch)
+        logits, targets, pair = self._read(model, batch, every=self.compared == "all")
+        outputs = logits if self.compared else None
+        if self.compared == "all":  # of these tokens, some were masked
+            chosen = batch["labels"][batch["real"]] != IGNORED
+            logits = logits[chosen]
         total = cross_entropy(wide(logits), targets, reduction="sum")
         parts = {"masked": total.detach()}
         if pair is not None:
@@ -45,7 +49,7 @@ class HiddenTokens(Objective):
         extra = model.auxiliary_loss()
         if extra is not None:  # a mean: multiplied by the count to be a sum
             total, parts["auxiliary"] = total + extra * self.count(batch), extra.detach() * self.count(batch)
-        return TaskLoss(total, parts)
+        return TaskLoss(total, parts, outputs=outputs)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[MaskedMetrics, Any]:
         logits, targets, pair = self._read(model, batch)
@@ -57,8 +61,8 @@ class HiddenTokens(Objective):
             metrics.pairs = int((batch["pair"] != IGNORED).sum())
         return metrics, None
 
-    def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The logits of the chosen tokens, their targets, and the logits of the pairs."""
+    def _read(self, model: Model, batch: Batch, *, every: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The logits of the chosen tokens (or of every real token), the targets, and the logits of the pairs."""
         reader = TextHeads.require(model, MaskedLanguage.name)
         if isinstance(reader, CausalModel):
             raise Unsupported(
@@ -66,7 +70,8 @@ class HiddenTokens(Objective):
             )
         segments = batch["segments"] if reader.segment_kinds > 1 else None
         chosen = batch["labels"] != IGNORED
-        outputs = reader.outputs(batch["ids"], key_mask=batch["real"], segments=segments, chosen=chosen)
+        read = batch["real"] if every else chosen
+        outputs = reader.outputs(batch["ids"], key_mask=batch["real"], segments=segments, chosen=read)
         return head_output(reader, outputs, "masked"), batch["labels"][chosen], outputs.get("pair")
 
 

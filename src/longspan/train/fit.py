@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from longspan.errors import InvalidInput
+from longspan.models import adapters
 from longspan.models import folder as model_folder
 from longspan.models.base import Model
 from longspan.tasks.base import Objective
@@ -25,6 +26,7 @@ from longspan.train.run import METRICS, RESULT
 from longspan.train.sharding import gather_full, unique
 from longspan.train.tensorboard import TensorBoard
 
+ADAPTER = "adapter"  # the folder of the small weights, beside the whole model
 Say = Callable[[str], None]
 Show = Callable[[Trainer, Mapping[str, Any]], None]
 
@@ -76,6 +78,8 @@ def train(
 
 def _begin(trainer: Trainer, resume: bool, inexact: bool, say: Say) -> None:
     run, processes = trainer.run, trainer.processes
+    if trainer.precision_reason:
+        say(f"precision auto: {trainer.precision}, as {trainer.precision_reason}")
     if not resume:
         processes.together(run.refuse_used)
         if processes.first:
@@ -191,6 +195,9 @@ def _finish(trainer: Trainer, say: Say) -> dict[str, float]:
             except (OSError, SafetensorError) as error:
                 raise InvalidInput(f"{target} could not be written: {error}; the checkpoints are complete") from error
 
+        if trainer.model.adapter is not None:
+            adapters.save(trainer.model, trainer.run.folder / ADAPTER)
+
     trainer.processes.together(write)
     return {**progress.figures, **_final_metrics(trainer, say)}
 
@@ -202,7 +209,7 @@ def _final_metrics(trainer: Trainer, say: Say) -> dict[str, float]:
         return {}
     model = model_folder.load(trainer.run.folder / RESULT).to(trainer.processes.device)
     metrics = evaluate_final(model, data, trainer.objective, trainer.processes)
-    if trainer.processes.first:
+    if trainer.processes.first and metrics:
         split = "held_out" if trainer.test is None else "test"
         trainer.run.log({"step": trainer.progress.step, "result": {split: metrics}})
         say(f"final model, {split}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))

@@ -61,6 +61,11 @@ class History:
         return self.losses[-1].seconds if self.losses else 0.0
 
     @property
+    def targets(self) -> float | None:
+        """How many targets were learned, from the speed and the time of updates."""
+        return None if self.speed is None else self.speed * self.seconds
+
+    @property
     def seed(self) -> int:
         seed = self.train.get("seed", 0)
         return seed if isinstance(seed, int) else 0
@@ -184,12 +189,19 @@ def _parameters(folder: Path, sessions: list[dict[str, Any]], notes: list[str]) 
     newest = [path / "model" for path in checkpoints(folder / CHECKPOINTS)[:1]]
     for path in [folder / RESULT / WEIGHTS, *(path / WEIGHTS for path in newest)]:
         if path.is_file():
-            try:
-                return _stored(path)
-            except (LongspanError, OSError, ValueError, KeyError, TypeError):
+            count = stored_parameters(path)
+            if count is None:
                 notes.append(f"{path} cannot be read")
-                return None
+            return count
     return None
+
+
+def stored_parameters(path: Path) -> int | None:
+    """How many numbers a safetensors file holds; None if it is missing or damaged."""
+    try:
+        return _stored(path)
+    except (LongspanError, OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _stored(path: Path) -> int:
@@ -202,4 +214,4 @@ def _stored(path: Path) -> int:
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
-__all__ = ["SESSIONS", "History", "MetricPoint", "final_metrics", "log_session", "read_history"]
+__all__ = ["SESSIONS", "History", "MetricPoint", "final_metrics", "log_session", "read_history", "stored_parameters"]

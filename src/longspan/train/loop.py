@@ -20,6 +20,7 @@ from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.nn.disagreement import HeadDisagreement
+from longspan.precision import choose_precision
 from longspan.tasks.base import Objective, TaskLoss
 from longspan.train import evaluate
 from longspan.train.malloc import out_of_memory
@@ -107,6 +108,11 @@ class Trainer:
         self.steps = options.total(len(data.batches(0)))
         self.carried: dict[int, Any] = {}  # state from the last batch, by micro-batch, of a recurrent model
         model.to(self.processes.device)
+        # What "auto" stands for, and why; the first process decides for all.
+        self.precision, self.precision_reason = options.precision, ""
+        if options.precision == "auto":
+            chosen = choose_precision(self.processes.device) if self.processes.first else ("", "")
+            self.precision, self.precision_reason = self.processes.same(chosen)
         self.step: nn.Module = _wrapped(Step(model, objective, _disagreement(model, options)), options, self.processes)
         self.optimizer = options.optimizer.build(model)
 
@@ -137,7 +143,7 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         for index, (batch, targets) in enumerate(micro_batches):
             with self._naming_memory(batch), _gathering(self.step, last=index == len(micro_batches) - 1):
-                with _precision(self.options, self.processes.device):
+                with _precision(self.precision, self.processes.device):
                     loss: TaskLoss = self.step(batch, self.carried.get(index))
                 # DDP averages over processes, but the loss is a sum over all tokens of the batch.
                 torch.autograd.backward(loss.total * (world / count if targets else 0.0))
@@ -299,8 +305,8 @@ def _gathering(step: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
     return nullcontext() if last or not isinstance(step, DistributedDataParallel) else step.no_sync()
 
 
-def _precision(options: TrainOptions, device: torch.device) -> AbstractContextManager[Any]:
-    if options.precision == "float32":
+def _precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 

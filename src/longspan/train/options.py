@@ -8,7 +8,7 @@ from longspan.errors import InvalidOption
 from longspan.train.optim import Optimizer
 from longspan.train.schedule import Schedule
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,9 @@ class TrainOptions(config.Options):
         0, "gradual unfreezing: train one more block from the top every so many steps; 0: all from the start", low=0
     )
     precision: str = option(
-        "float32", "precision of matrix products; bfloat16 is faster on hardware that has it", choices=PRECISIONS
+        "float32",
+        "precision of matrix products; bfloat16 is faster on hardware that has it; auto: bfloat16 if a trial says so",
+        choices=PRECISIONS,
     )
     recompute: bool = option(False, "recompute activations of blocks in the backward pass, to save memory")
     compile: bool = option(False, "compile the forward pass with torch.compile")

@@ -6,13 +6,12 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import tokenizers
-import tomli_w
 import torch
 
 import longspan
@@ -22,7 +21,7 @@ from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
 from longspan.hub.changed_options import rebuild
-from longspan.hub.finetune import default_head, freeze, tune
+from longspan.hub.finetune import default_head, freeze, on_frozen_features, tune
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
@@ -35,8 +34,9 @@ from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import DataPaths, Prepared, Task, located
-from longspan.train import checkpoint, saving
+from longspan.train import checkpoint, extensions, saving
 from longspan.train.evaluate import collect_metrics, evaluate_final
+from longspan.train.extensions import EXTENSIONS, Extension, to_toml
 from longspan.train.loop import Trainer
 from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
@@ -59,6 +59,10 @@ class Recipe:
     source: str
     data: Path | None = None  # the folder of data sets
     plugins: tuple[str, ...] = ()
+    extras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # further tables, by name
+
+    def extensions(self) -> list[Extension]:
+        return extensions.build(self.extras, self.source)
 
     def options(self) -> TrainOptions:
         where = f"{self.source}: [train]"
@@ -80,8 +84,9 @@ class Recipe:
         `head` sets options of its head, and `fresh` initialises its weights anew, as a control for pre-training.
         """
         table = dict(self.model)
-        shape, trained = table.pop("head", {}), table.pop("trained", "all")
         with _naming(f"{self.source}: [model]"):
+            on_frozen_features(table)
+            shape, trained = table.pop("head", {}), table.pop("trained", "all")
             model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape, tokenizer)
             if isinstance(model, ImageHeads) and "image_size" in needs:
                 model.check_data(needs["image_size"], needs["channels"])
@@ -145,7 +150,7 @@ class Recipe:
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the pretrained model; None: there is no such model, and the task learns a tokenizer."""
         if "from" not in self.model:
-            return None
+            return next((own for extra in self.extensions() if (own := extra.tokenizer()) is not None), None)
         folder = self._origin()
         tokenizer = read_tokenizer(folder) if folder.is_dir() else load(folder).tokenizer
         if tokenizer is None and self.build_task().reads_text:
@@ -177,21 +182,22 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = 
         raise InvalidOption(f"{path}: data must be the path of the folder of data sets, not {data!r}")
     plugins = _plugins(content.pop(PLUGINS, []), overrides or {}, path, own)
     for key in content:
-        if key not in TABLES:
-            raise InvalidOption(f"{path} has an unknown table [{key}]: {suggest(key, TABLES)}")
+        if key not in (known := [*TABLES, *EXTENSIONS.names()]):
+            raise InvalidOption(f"{path} has an unknown table [{key}]: {suggest(key, known)}")
     for name in TABLES:
         if not isinstance(content.setdefault(name, {}), dict):
             raise InvalidOption(f"{path}: {name} must be a table")
     apply(content, overrides or {})
     folder = None if data is None else Path(data)
-    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins)
+    extras = {name: table for name, table in content.items() if name not in TABLES}
+    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins, extras)
 
 
 def apply(content: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     """Set values by their dotted names, such as `train.steps`."""
     for name, value in overrides.items():
         *tables, key = name.split(".")
-        if not tables or tables[0] not in TABLES:
+        if not tables or tables[0] not in (*TABLES, *EXTENSIONS.names()):
             raise InvalidOption(f"there is no option {name!r}; names begin with task., model. or train.")
         inner = content
         for table in tables:
@@ -204,12 +210,14 @@ def apply(content: dict[str, Any], overrides: Mapping[str, Any]) -> None:
 def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
     """A recipe that no file holds, with values by their dotted names; `steps` replaces `epochs`, and the reverse."""
     content = {"task": _copy(recipe.task), "model": _copy(recipe.model), "train": _copy(recipe.train)}
+    content |= {name: _copy(table) for name, table in recipe.extras.items()}
     for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
         if key in overrides and f"train.{other}" not in overrides:
             content["train"].pop(other, None)
     plugins = _plugins([], {**overrides, "task.name": recipe.task["name"]}, Path(recipe.source), True)
     apply(content, overrides)
-    return Recipe(content["task"], content["model"], content["train"], recipe.source, recipe.data, plugins)
+    task, model, train = (content.pop(name) for name in TABLES)
+    return Recipe(task, model, train, recipe.source, recipe.data, plugins, content)
 
 
 def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +272,8 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
             # config.json of each checkpoint.
             task_table = {"name": recipe.task["name"], **config.plain(located(task.options))}
             model_table, train_table = _located_model(recipe.model), config.plain(options)
-            resolved = Recipe(task_table, model_table, train_table, recipe.source, data, recipe.plugins)
+            extras = {extension.name: extension.located() for extension in recipe.extensions()}
+            resolved = Recipe(task_table, model_table, train_table, recipe.source, data, recipe.plugins, extras)
             _write_config(run, resolved)
     return trainer
 
@@ -344,7 +353,7 @@ def of_run(run: Run) -> Recipe:
 def _write_config(run: Run, recipe: Recipe) -> None:
     """Write the `config.toml` of a run, atomically."""
     data = None if recipe.data is None else _absolute(recipe.data)
-    tables = {"task": recipe.task, "model": recipe.model, "train": recipe.train}
+    tables = {"task": recipe.task, "model": recipe.model, "train": recipe.train, **recipe.extras}
     text = to_toml({DATA: data, PLUGINS: list(recipe.plugins) or None, **tables})
     files.write_text(run.folder / CONFIG, text)
 
@@ -409,13 +418,18 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         model.name_rows(prepared.words)
     if prepared.pixel_scale is not None and isinstance(model, ImageHeads):
         model.pixel_scale = prepared.pixel_scale
+    objective = prepared.objective
+    for extension in recipe.extensions():
+        with _naming(f"{recipe.source}: [{extension.name}]"):
+            extension.adapt_model(model, recipe.model, options)
+            objective = extension.adapt_objective(objective, model, prepared)
     # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(
         run,
         model,
         prepared.train,
-        prepared.objective,
+        objective,
         options,
         held_out=prepared.held_out,
         test=prepared.test,
@@ -433,17 +447,6 @@ def _named(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(table.get("name"), str):
         raise InvalidOption(f'{where} has no name; give one, such as name = "decoder"')
     return table["name"], {key: value for key, value in table.items() if key != "name"}
-
-
-def to_toml(tables: Mapping[str, Any]) -> str:
-    """TOML text. None values are left out, since TOML has none."""
-    return tomli_w.dumps(_without_none(tables))
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 __all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml", "with_overrides"]

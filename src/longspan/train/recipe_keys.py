@@ -23,6 +23,12 @@ MODEL_KEYS: tuple[dict[str, Any], ...] = (
         "help": "all, head, or a number of blocks from the top",
     },
     {
+        "name": "features",
+        "type": "str",
+        "default": None,
+        "help": "freeze the body; the head reads its layers: last, sum4, concat4 or mix",
+    },
+    {
         "name": "fresh",
         "type": "bool",
         "default": False,

@@ -8,6 +8,7 @@ import torch
 from longspan.arena import settings
 from longspan.arena.models import registry as arena_models
 from longspan.arena.models.arena_encoder import ArenaEncoder, recurrent_width
+from longspan.arena.models.state_size import state_bytes
 from longspan.errors import InvalidInput, InvalidOption
 
 SIZES = settings.shell(2, 2, 16, 16, 24, dropout=0.0, attention_dropout=0.0)
@@ -147,3 +148,54 @@ def test_images_may_have_positions_by_row_and_column():
         small(position="rotary_grid", needs={"grid": (3, 4)})
     with pytest.raises(InvalidOption, match="need axes"):
         small(position="rotary_grid", pool="mean")
+
+
+def test_each_token_has_its_logits_and_reads_no_padding():
+    model, ids = small(pool="each"), tokens()
+    assert model(ids).shape == (4, 12, 3)
+    real = torch.ones_like(ids, dtype=torch.bool)
+    real[:, 9:] = False
+    other = torch.where(real, ids, 1)
+    torch.testing.assert_close(model(ids, key_mask=real)[:, :9], model(other, key_mask=real)[:, :9])
+    with pytest.raises(InvalidOption, match="labels at every token are of one text"):
+        small(pool="each", needs={"texts": 2})
+
+
+@torch.no_grad()
+def test_the_short_convolution_joins_a_token_with_those_before_it():
+    convolution = small(convolution=3).convolution
+    assert convolution is not None and small().convolution is None
+    x = torch.randn(2, 12, 16)
+    rows = [
+        torch.cat([x[:, t - 2 + n] if t - 2 + n >= 0 else torch.zeros(2, 16) for n in range(3)], 1) for t in range(12)
+    ]
+    expected = x + torch.stack([convolution.maps(row) for row in rows], 1)
+    torch.testing.assert_close(convolution(x), expected)
+    real = torch.ones(2, 12, dtype=torch.bool)
+    real[:, 4] = False
+    changed = x.clone()
+    changed[:, 4] = 7.0
+    differs = (convolution(changed, real) - convolution(x, real)).abs().amax((0, 2)) > 1e-6
+    assert differs.nonzero()[:, 0].tolist() == [4]  # a masked token changes no other
+
+
+@pytest.mark.parametrize(
+    ("name", "each_layer"),
+    [
+        ("dense", 2 * 100 * 16 * 4),  # keys and values of all tokens
+        ("window", 2 * 12 * 16 * 4),  # of the 12 before: 100 // 8
+        ("linformer", 2 * 16 * 16 * 4),  # of 16 rows
+        ("nystrom", (2 * 12 + 33) * 16 * 4),  # of 12 landmarks, and the values within the convolution
+        ("linear", 2 * (8 * 8 + 8) * 4),  # two heads: sums of outer products and of keys
+        ("retention", 2 * 8 * 8 * 4),
+        ("lstm", 2 * 2 * 4 * recurrent_width("lstm", 16, 4 * 16 * 16)),  # both directions, hidden and cell
+        ("inducing", None),
+    ],
+)
+def test_the_state_is_what_a_layer_carries_on(name: str, each_layer: int | None):
+    found = state_bytes(small(name, {"length": 100}, pool="each"), 100)
+    if each_layer is None:
+        assert found is None
+    else:
+        scales = 2 * 2 * 4 if name in ("linear", "retention") else 0  # linear scans keep a scale per head
+        assert found == 2 * each_layer + scales

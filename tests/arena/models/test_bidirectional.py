@@ -11,7 +11,12 @@ from longspan.audit import behaviour, contract
 from longspan.audit.subjects import MechanismSubject
 from longspan.errors import InvalidOption, Unsupported
 
-OPTIONS = {"retention": {}, "gated_linear": {"width": 24}, "sparse": {"stride": 8, "summary": 2}}
+OPTIONS = {
+    "retention": {},
+    "gated_linear": {"width": 24},
+    "sparse": {"stride": 8, "summary": 2},
+    "window_linear": {"window": 5},
+}
 CHECKS = (
     contract.oracle,
     contract.oracle_gradients,

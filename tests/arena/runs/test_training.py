@@ -12,7 +12,7 @@ from tests.arena.toy import PRESET, SHELL, VOCABULARY, Toy
 
 from longspan.arena import settings
 from longspan.arena.models import registry as arena_models
-from longspan.arena.runs import process, training
+from longspan.arena.runs import grid, process, results, training
 from longspan.arena.runs.cell import Cell, Record
 from longspan.arena.runs.pretraining import HiddenRows, share_of
 from longspan.arena.tasks import registry as arena_tasks
@@ -211,3 +211,73 @@ def test_a_file_that_is_no_cell(text: str, said: str, tmp_path: Path, capsys: py
     assert process.main([]) == 2
     with pytest.raises(InvalidInput, match="cannot be read"):
         process.read(tmp_path / "nothing.json")
+
+
+SMALL_PARITY = settings.ArenaSetting(
+    {"trained_length": 4, "length": 8, "train": 10, "held_out": 4, "test": 6},
+    settings.shell(1, 2, 16, 16, 16, dropout=0.0, attention_dropout=0.0, pool="each", position="rotary"),
+    settings.Training(steps=6, batch=4, rate=1e-2, evaluations=2, enough=True),
+)
+
+
+@pytest.mark.parametrize("name", arena_models.names())
+def test_labels_at_tokens_train_every_model(name: str, place: DataFolders, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(arena_tasks, "build", _build)  # not the toy
+    monkeypatch.setitem(settings.SETTINGS["tiny"], "parity", SMALL_PARITY)
+    record = training.run(Cell(task="parity", model=name, steps=1), place)
+    assert record.state == "done" and record.test_count == 6  # sequences: tokens of one are not independent
+    assert set(record.groups) == {"5–8"} and record.groups["5–8"] == record.accuracy
+    assert record.data["labelled"] == {"train": 40, "held_out": 16, "test": 24}
+    assert set(record.baselines) == {"majority", "last_bit", "table_of_counts"}
+
+
+def test_a_grid_with_labels_at_tokens_resumes(place: DataFolders, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(arena_tasks, "build", _build)
+    monkeypatch.setitem(settings.SETTINGS["tiny"], "parity", SMALL_PARITY)
+    arguments = grid.Arguments(tasks=("parity",), models=("linear", "lstm"), seeds=1)
+    folder = results.Folder(place.cache)
+    cells = folder.begin(arguments, grid.plan(arguments))
+    first = training.run(cells[0], place)
+    folder.append(first)
+    assert results.left(folder.begin(arguments, cells), folder.records()) == cells[1:]
+    (kept,) = folder.records()
+    assert (kept.groups, kept.grouped_by, kept.state_bytes) == (first.groups, first.grouped_by, first.state_bytes)
+    assert training.run(replace(cells[0], steps=kept.steps), place).accuracy == kept.accuracy
+
+
+def _build(name: str, options: Any) -> Any:
+    task = arena_tasks.find(name)
+    return task(task.Options(**options))
+
+
+def test_a_budget_allows_no_more_steps_than_are_enough(place: DataFolders, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training._Bench, "affordable", lambda self, seconds, model: int(seconds))
+    with_preset(monkeypatch, training=replace(PRESET.training, enough=True))
+    assert training.run(toy(seconds=4.0), place).steps == 4
+    assert training.run(toy(seconds=9.0), place).steps == PRESET.training.steps == 6
+    assert training.run(toy(steps=9), place).steps == 9
+    with_preset(monkeypatch)
+    assert training.run(toy(seconds=9.0), place).steps == 9
+
+
+def test_labels_at_tokens_are_counted_where_they_are():
+    class Fixed(torch.nn.Module):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(ids, 3).float() * 10
+
+        def auxiliary_loss(self) -> None:
+            return None
+
+    ids, label = torch.tensor([[0, 1, 2], [2, 2, 0]]), torch.tensor([[-100, 1, 0], [2, -100, -100]])
+    batch = {"ids": ids, "label": label, "group": torch.tensor([[0, 0, 1], [1, 0, 0]])}
+    objective = training.Classes(3, ("near", "far"))
+    assert objective.count(batch) == 3
+    metrics, _ = objective.measure(Fixed(), batch)  # type: ignore[arg-type]
+    other, _ = objective.measure(Fixed(), batch)  # type: ignore[arg-type]
+    metrics.add(other)
+    result = metrics.result()
+    wrong, right = math.log(math.exp(10) + 2), math.log(1 + 2 * math.exp(-10))
+    assert result["accuracy"] == pytest.approx(2 / 3) and result["loss"] == pytest.approx((wrong + 2 * right) / 3)
+    assert result["accuracy near"] == 1.0 and result["accuracy far"] == 0.5
+    loss = objective.loss(Fixed(), {name: batch[name] for name in ("ids", "label")}).total  # type: ignore[arg-type]
+    assert float(loss) == pytest.approx(wrong + 2 * right, rel=1e-5)

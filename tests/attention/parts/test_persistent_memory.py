@@ -89,7 +89,13 @@ def test_fast_path_gradients_cost_and_decoding(name: str, causal: bool, options:
         state, parts = attention.start(2, dtype=torch.float64), []
         with torch.no_grad():
             for rows in (slice(0, 9), slice(9, 10), slice(10, LENGTH)):
-                part, state = attention.extend(*(x[:, :, rows] for x in heads), state, key_mask=mask[:, rows])
+                queries = {stream.name for stream in attention.streams if stream.kind == "queries"}
+                part, state = attention.extend(
+                    *(x[:, :, rows] for x in heads),
+                    state,
+                    key_mask=mask[:, rows],
+                    streams={stream: streams[stream][:, :, rows] for stream in queries} or None,
+                )
                 parts.append(part)
         torch.testing.assert_close(torch.cat(parts, 2), expected, rtol=0, atol=1e-10)
 

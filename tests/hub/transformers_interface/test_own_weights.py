@@ -39,6 +39,8 @@ ENCODING: dict[str, dict[str, Any]] = {
 CAUSAL: dict[str, dict[str, Any]] = {
     **{name: ENCODING[name] for name in ("synthesizer", "sinkhorn", "memory_compressed", "routing")},
     "gated_linear": {"rank": 4},
+    "hedgehog": {},
+    "window_linear": {"window": 3},
     "softmax": {"score": "general"},
 }
 

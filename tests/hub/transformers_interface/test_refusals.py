@@ -9,6 +9,8 @@ from tests.hub.transformers_interface.families import LENGTH, family, largest, r
 
 from longspan.errors import LongspanError, Unsupported
 from longspan.hub import register, use_attention
+from longspan.hub.transformers_interface.mechanisms import Sizes, make
+from longspan.hub.transformers_interface.names import Implementation
 
 TINY = {
     "hidden_size": 8,
@@ -124,3 +126,10 @@ def test_weights_of_a_mechanism_that_transforms_its_values() -> None:
     model = use_attention(transformers.BertModel(transformers.BertConfig(**TINY)).eval(), "inducing", points=2)
     with pytest.raises(Unsupported, match=r"so it has no \(queries, keys\) weights: leave out output_attentions"):
         model(torch.ones(1, 4, dtype=torch.long), output_attentions=True)
+
+
+def test_first_tokens_at_positions_of_the_cache() -> None:
+    """Their queries arrive rotated, so they cannot be rotated at another position."""
+    implementation = Implementation("window", {"sinks": 2, "sink_positions": "cache"})
+    with pytest.raises(Unsupported, match="rotates queries a second time, and a model of transformers hands them on"):
+        make(implementation, Sizes(heads=2, head_dim=4, value_dim=4, causal=True))

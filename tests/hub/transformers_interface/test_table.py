@@ -33,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "nystrom": {"landmarks": 4, "kernel": 3},
     "performer": {"features": 16},
     "gated_linear": {"rank": 4},
+    "window_linear": {"window": 3},
 }
 
 

@@ -1,5 +1,7 @@
 """The arena's model: one encoder for every mechanism, one vector per text, and a head of two or three layers.
 
+For tasks with a label at every token the head reads the state of each token instead (pool `each`).
+
 It follows the paper (Tay et al. 2020) where the released code has bugs: padding is masked everywhere, means are over
 real positions, images have no padding, and two texts are compared by [a, b, a∘b, a−b]. `zero_is_pad` restores the
 released behaviour (id 0 is always masked, and means are over all positions).
@@ -30,7 +32,7 @@ from longspan.nn.recurrent import Recurrent
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden
 
-POOLS = ("cls", "mean", "max", "first")
+POOLS = ("cls", "mean", "max", "first", "each")
 INPUTS = ("tokens", "values")
 CELLS = ("lstm", "gru")
 
@@ -46,7 +48,12 @@ class ArenaEncoder(Model):
         classes: int = option(2, "number of labels", low=2)
         texts: int = option(1, "texts per label: 2 are compared", low=1, high=2)
         pool: str = option(
-            "cls", "the text's vector: an extra first position (cls), mean, max, or first", choices=POOLS
+            "cls",
+            "the text's vector: an extra first position (cls), mean, max, or first; each: logits at every token",
+            choices=POOLS,
+        )
+        convolution: int = option(
+            0, "tokens that a convolution of the embeddings joins, each with those before it; 0: no convolution", low=0
         )
         interaction: bool = option(True, "two texts: whether the head also reads their product and difference")
         zero_is_pad: bool = option(False, "mask id 0 always, as the released code does; for reproduction only")
@@ -74,6 +81,9 @@ class ArenaEncoder(Model):
             else _Values(options.vocabulary, ids - options.vocabulary, options.width)
         )
         self.position = absolute_position(options)
+        self.convolution = _ShortConvolution(options.width, options.convolution) if options.convolution else None
+        if options.pool == "each" and options.texts != 1:
+            raise InvalidOption("labels at every token are of one text; pool by cls, mean, max or first")
         self.dropout = Dropout(options.dropout)
         self.stack: nn.Module = (
             build_stack(options, options.attention, stack_name="encoder", causal=False)
@@ -117,10 +127,10 @@ class ArenaEncoder(Model):
         key_mask: Mask | None = None,
         other_ids: Ids | None = None,
         other_mask: Mask | None = None,
-    ) -> Float[Tensor, "batch classes"]:
+    ) -> Float[Tensor, "batch classes"] | Float[Tensor, "batch length classes"]:
         if (other_ids is None) != (self.options.texts == 1):
             raise InvalidInput(f"texts is {self.options.texts}: give other_ids for 2 texts, and only then")
-        x = self.vector(ids, key_mask)
+        x = self.states(ids, key_mask)[0] if self.options.pool == "each" else self.vector(ids, key_mask)
         if other_ids is not None:
             x = self.compared(x, self.vector(other_ids, other_mask))
         for layer in self.head[:-1]:
@@ -152,6 +162,8 @@ class ArenaEncoder(Model):
                 front = key_mask[:, :1] if self.options.zero_is_pad else torch.ones_like(key_mask[:, :1])
                 key_mask = torch.cat([front, key_mask], 1)
         x = self.embedding(ids)
+        if self.convolution is not None:
+            x = self.convolution(x, key_mask)
         x = self.dropout(x if self.position is None else self.position(x))
         return self.stack(x, BlockInputs(key_mask=key_mask, streams=self._streams(ids))), key_mask
 
@@ -198,6 +210,26 @@ class _Values(nn.Module):
             return x
         above = (ids - self.intensities)[..., None]
         return torch.where(above < 0, x, functional.embedding(above[..., 0].clamp_min(0), self.others))
+
+
+class _ShortConvolution(nn.Module):
+    """Adds to each token a linear map of it and the `kernel` − 1 tokens before it, so that neighbours are bound.
+
+    Recall needs it: without it, mechanisms that cannot look at "the token before" learn nothing, and the others spend
+    a layer on it (Arora et al. 2023, whose models have it in every layer; here it is once, before the first).
+    """
+
+    def __init__(self, width: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.maps = Linear(kernel * width, width, bias=False)
+
+    def forward(self, x: Hidden, key_mask: Mask | None = None) -> Hidden:
+        read = x if key_mask is None else x.masked_fill(~key_mask[..., None], 0.0)
+        before = functional.pad(read, (0, 0, self.kernel - 1, 0))
+        length = x.shape[1]
+        out: Hidden = x + self.maps(torch.cat([before[:, n : n + length] for n in range(self.kernel)], -1))
+        return out
 
 
 class _RecurrentStack(nn.Module):

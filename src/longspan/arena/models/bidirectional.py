@@ -63,7 +63,7 @@ class BidirectionalAttention(Attention):
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.normed = normed
         self.left, self.right = (
-            mechanism(replace(shape, heads=heads), options.inner, causal=True, dropout=dropout)
+            mechanism(replace(shape, heads=heads, key_heads=heads), options.inner, causal=True, dropout=dropout)
             for heads in (shape.heads - shape.heads // 2, shape.heads // 2)
         )
 
@@ -95,8 +95,10 @@ class BidirectionalAttention(Attention):
     def cost(self, queries: int, keys: int) -> Cost:
         left, right = self.left.cost(queries, keys), self.right.cost(queries, keys)
         floats = left.floats + right.floats
-        # q, k and v in reverse order; with gates also the hidden states, and the output before it is put into order.
-        floats += self.right.shape.heads * (4 if self.streams else 3) * queries * self.shape.head_dim
+        # q, k and v in reverse order; with gates also the hidden states. The output before it is put into order is
+        # counted by mechanisms whose own backward pass needs it; those with gates and the hybrid do not.
+        output = bool(self.streams) or self.options.mechanism == "window_linear"
+        floats += self.right.shape.heads * (3 + output) * queries * self.shape.head_dim
         floats += len(self.streams) * queries * self.shape.heads * self.shape.head_dim
         if self.normed:  # the norm's input, means and deviations
             floats += self.shape.heads * queries * (self.shape.head_dim + 2)
@@ -133,7 +135,9 @@ class BidirectionalConfig(AttentionConfig):
         max_length: int | None,
         dropout: float,
         value_dim: int | None = None,
+        key_heads: int | None = None,
     ) -> BidirectionalAttention:
+        """The two attentions; fewer key heads are repeated for them."""
         mechanism = registry.find(self.name)
         dropout = dropout if self.dropout is None else self.dropout
         value_dim = head_dim if value_dim is None else value_dim

@@ -136,6 +136,8 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[BuildContext], Mapping[str, Any]]]
     "cosformer": ("cosFormer", "kernel", lambda context: {}),
     "retention": ("Retention", "kernel", lambda context: {}),
     "gated_linear": ("Gated Linear", "kernel", lambda context: {"width": context.width}),
+    "hedgehog": ("Hedgehog", "kernel", lambda context: {}),
+    "window_linear": ("LoLCATs", "kernel", lambda context: {"window": _share(context, 8, 63)}),
 }
 
 

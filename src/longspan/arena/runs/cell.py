@@ -68,6 +68,9 @@ class Record:
     baselines: Mapping[str, float] = field(
         default_factory=dict
     )  # accuracies of trivial predictors on the same test set
+    groups: Mapping[str, float] = field(default_factory=dict)  # accuracies of parts of the test, in their order
+    grouped_by: str | None = None  # what separates these parts
+    state_bytes: int | None = None  # what the causal form keeps of a text of the test's length (models.state_size)
     curve: tuple[Mapping[str, float], ...] = ()  # {"step", "seconds", "loss", "held_out"} at each evaluation
     data: Mapping[str, Any] = field(default_factory=dict)  # Splits.notes: hashes, sizes, label shares, stand-ins
     options: Mapping[str, Any] = field(default_factory=dict)  # all of the model and of training, resolved
@@ -81,12 +84,12 @@ class Record:
         if isinstance(values, Mapping) and "cell" in values:
             values = {**values, "cell": Cell.read(values["cell"])}
         record = cls(**fields_of(cls, values, "a record"))
-        shares = {"accuracy": record.accuracy, "held_out": record.held_out, **record.baselines}
-        for name, value in shares.items():
-            if (value is None and name in record.baselines) or (value is not None and not 0 <= value <= 1):
-                raise InvalidInput(f"{name} is {value}, expected a share from 0 to 1")
-        counts = ("test_count", "best_step", "steps", "seconds", "steps_per_second", "memory", "parameters")
-        _check_range({name: getattr(record, name) for name in (*counts, "parameters_ratio")}, 0, "a record")
+        _check_shares({"accuracy": record.accuracy, "held_out": record.held_out}, may_lack=True)
+        _check_shares({**record.baselines}, may_lack=False)
+        _check_shares({**record.groups}, may_lack=False)
+        sizes = ("test_count", "best_step", "steps", "seconds", "steps_per_second", "memory", "parameters")
+        names = (*sizes, "parameters_ratio", "state_bytes")
+        _check_range({name: getattr(record, name) for name in names}, 0, "a record")
         return record
 
     def plain(self) -> dict[str, Any]:
@@ -106,6 +109,14 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_shares(values: Mapping[str, float | None], *, may_lack: bool) -> None:
+    for name, value in values.items():
+        if value is None and may_lack:
+            continue
+        if value is None or not 0 <= value <= 1:  # a number that was not finite is null in the file
+            raise InvalidInput(f"{name} is {value}, expected a share from 0 to 1")
 
 
 def _check_range(values: Mapping[str, float | None], least: int, what: str) -> None:

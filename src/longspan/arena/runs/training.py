@@ -5,7 +5,7 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +19,13 @@ from longspan import config
 from longspan.arena import settings
 from longspan.arena.models import registry as arena_models
 from longspan.arena.models.arena_encoder import ArenaEncoder
+from longspan.arena.models.state_size import state_bytes
 from longspan.arena.runs import pretraining
 from longspan.arena.runs.cell import Cell, Record
 from longspan.arena.settings import Training
 from longspan.arena.tasks import registry as arena_tasks
-from longspan.arena.tasks.examples import LabelledSequences, SequenceData, Splits
-from longspan.arena.tasks.registry import DataFolders
+from longspan.arena.tasks.examples import NO_LABEL, LabelledSequences, SequenceData, Splits
+from longspan.arena.tasks.registry import DataFolders, TokenGroups
 from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled
 from longspan.errors import InvalidInput, InvalidOption
@@ -33,7 +34,6 @@ from longspan.measure.energy import Meter
 from longspan.measure.footprint import Resident
 from longspan.models.base import Model
 from longspan.tasks.base import Metrics, Objective, TaskLoss
-from longspan.tasks.metric_sums import ClassMetrics
 from longspan.train.loop import Trainer
 from longspan.train.malloc import keep_memory
 from longspan.train.processes import Processes
@@ -50,33 +50,66 @@ clock = time.perf_counter
 
 
 class Classes(Objective):
-    """The cross-entropy of the label, plus the auxiliary losses of mechanisms."""
+    """The cross-entropy of the labels, plus the auxiliary losses of mechanisms.
 
-    def __init__(self, classes: int) -> None:
-        self.classes = classes
+    Labels are one for each text (batch,), or one for each token (batch, length), where some tokens have none.
+    `groups` are the names of the parts of a test by which tokens are counted too.
+    """
+
+    def __init__(self, classes: int, groups: Sequence[str] = ()) -> None:
+        self.classes, self.groups = classes, tuple(groups)
 
     def count(self, batch: Batch) -> int:
-        return len(batch["label"])
+        return int((batch["label"] != NO_LABEL).sum())
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        total = self._nats(self._logits(model, batch), batch)
+        total = self._nats(*self._asked(model, batch))
         extra = model.auxiliary_loss()
         with_auxiliary = total if extra is None else total + extra * self.count(batch)
         return TaskLoss(with_auxiliary, {"nats": total.detach()})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        logits = self._logits(model, batch)
-        nats = float(self._nats(logits, batch))
-        return ClassMetrics.of(batch["label"].tolist(), logits.argmax(-1).tolist(), self.classes, nats), None
+        logits, labels = self._asked(model, batch)
+        nats, right = float(self._nats(logits, labels)), logits.argmax(-1) == labels
+        group = batch["group"][batch["label"] != NO_LABEL] if self.groups else torch.zeros_like(labels)
+        sizes = max(len(self.groups), 1)
+        all_of, right_of = (torch.bincount(x, minlength=sizes).tolist() for x in (group, group[right]))
+        return LabelCounts(nats, tuple(all_of), tuple(right_of), self.groups), None
 
     @staticmethod
-    def _logits(model: Model, batch: Batch) -> Tensor:
-        logits: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != "label"})
-        return logits.float()
+    def _asked(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits and labels of everything that has a label, one below the other."""
+        logits: Tensor = model(**{name: tensor for name, tensor in batch.items() if name not in ("label", "group")})
+        asked = batch["label"] != NO_LABEL
+        return logits[asked].float(), batch["label"][asked]
 
     @staticmethod
-    def _nats(logits: Tensor, batch: Batch) -> Tensor:
-        return cross_entropy(logits, batch["label"], reduction="sum")
+    def _nats(logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels, reduction="sum")
+
+
+@dataclass
+class LabelCounts(Metrics):
+    """Labels and right predictions, in each group if there are groups."""
+
+    nats: float
+    count: tuple[int, ...]
+    right: tuple[int, ...]
+    groups: tuple[str, ...] = ()
+
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, LabelCounts)
+        self.nats += other.nats
+        self.count = tuple(map(sum, zip(self.count, other.count)))
+        self.right = tuple(map(sum, zip(self.right, other.right)))
+
+    def result(self) -> dict[str, float]:
+        """With `accuracy NAME` for each group that has labels."""
+        total = max(sum(self.count), 1)
+        of_groups = zip(self.groups, self.right, self.count)
+        return {"loss": self.nats / total, "accuracy": sum(self.right) / total} | {
+            f"accuracy {name}": right / count for name, right, count in of_groups if count
+        }
 
 
 @dataclass
@@ -114,7 +147,8 @@ def run(cell: Cell, folders: DataFolders, say: Say = lambda row: None) -> Record
         return arena_models.build(arena_model.name, sizes, **needs, spare=int(cell.pretrain))
 
     steps = cell.steps or (None if cell.seconds is None else bench.affordable(cell.seconds, model()))
-    steps = steps or preset.training.steps
+    if steps is None or (cell.steps is None and preset.training.enough):
+        steps = min(steps or preset.training.steps, preset.training.steps)
     first = steps // 2 if cell.pretrain else 0
     encoder, pretrained = model(), None
     with Meter(device=device.type) as meter:  # with the evaluations, which select the best step
@@ -123,7 +157,8 @@ def run(cell: Cell, folders: DataFolders, say: Say = lambda row: None) -> Record
         fitted = bench.train(encoder, steps - first, first)
     assert fitted.weights is not None
     encoder.load_state_dict(fitted.weights)
-    accuracy = bench.test(encoder)
+    groups = task.groups(splits)
+    accuracy, by_group = bench.test(encoder, groups)
     parameters = (
         arena_models.parameters(encoder) - cell.pretrain * encoder.options.width
     )  # without the mask's vector, which the test does not use
@@ -145,6 +180,9 @@ def run(cell: Cell, folders: DataFolders, say: Say = lambda row: None) -> Record
         parameters_ratio=ratio,
         flagged=arena_models.flag(ratio),
         baselines=task.baselines(splits),
+        groups=by_group,
+        grouped_by=None if groups is None else groups.by,
+        state_bytes=state_bytes(encoder, splits.length),
         curve=fitted.curve,
         data={**splits.notes, "length": splits.length, "classes": splits.classes, "vocabulary": splits.vocabulary},
         options={
@@ -173,10 +211,16 @@ class _Bench:
         self.cell, self.splits, self.training, self.processes, self.say = cell, splits, training, processes, say
         self.objective = Classes(splits.classes)
 
-    def rows(self, examples: LabelledSequences, *, shuffle: bool) -> SequenceData:
-        batch = self.training.batch * (1 if shuffle else 2)
-        length, padded = self.splits.length, self.splits.padded
-        return SequenceData(examples, batch, length=length, padded=padded, seed=self.cell.seed, shuffle=shuffle)
+    def rows(self, examples: LabelledSequences, *, shuffle: bool, groups: TokenGroups | None = None) -> SequenceData:
+        return SequenceData(
+            examples,
+            self.training.batch * (1 if shuffle else 2),
+            length=self.splits.length,
+            padded=self.splits.padded,
+            seed=self.cell.seed,
+            shuffle=shuffle,
+            groups=None if groups is None else groups.numbers,
+        )
 
     def held_out(self, steps: int) -> SequenceData:
         """Held-out examples: as many as take a tenth of the time, so that short trainings do not mostly evaluate."""
@@ -219,10 +263,14 @@ class _Bench:
         trainer = self.trainer(shell, self.rows(self.splits.train, shuffle=True), self.objective, steps)
         return self._fit(trainer, self.held_out(steps + before), watch="accuracy", keep=True, before=before)
 
-    def test(self, shell: ArenaEncoder) -> float:
-        """The test accuracy."""
-        data = self.rows(self.splits.test, shuffle=False)
-        return self.trainer(shell, data, self.objective, 1).evaluate(data)["accuracy"]
+    def test(self, shell: ArenaEncoder, groups: TokenGroups | None = None) -> tuple[float, dict[str, float]]:
+        """The test accuracy, and that of each group."""
+        names = () if groups is None else groups.names
+        data = self.rows(self.splits.test, shuffle=False, groups=groups)
+        objective = Classes(self.splits.classes, names)
+        metrics = self.trainer(shell, data, objective, 1).evaluate(data)
+        by_name = {name: metrics[f"accuracy {name}"] for name in names if f"accuracy {name}" in metrics}
+        return metrics["accuracy"], by_name
 
     def _fit(self, trainer: Trainer, held_out: Data, *, watch: str, keep: bool, before: int = 0) -> Fitted:
         fitted, curve, losses = Fitted(), list[dict[str, float]](), list[float]()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from longspan import config
 from longspan.arena.tasks.examples import Splits
 from longspan.registry import Registry
@@ -21,6 +23,15 @@ class DataFolders:
     data: Path | None  # the folder of data sets: --data, or LONGSPAN_DATA
     cache: Path  # generated data, by a hash of its options
     processes: int = 1  # that generate data
+
+
+@dataclass(frozen=True)
+class TokenGroups:
+    """A partition of the labelled tokens of a test, by which accuracy is reported too."""
+
+    by: str  # what separates the groups, such as "tokens between a key and its question"
+    names: tuple[str, ...]
+    numbers: np.ndarray  # int64 (tokens,): the group of each token of the test; at tokens without a label, anything
 
 
 class ArenaTask(ABC):
@@ -52,6 +63,10 @@ class ArenaTask(ABC):
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Accuracies on `splits.test` of trivial predictors, including `majority`."""
 
+    def groups(self, splits: Splits) -> TokenGroups | None:
+        """Parts of the test that are also reported by themselves; for tasks whose tokens have labels."""
+        return None
+
 
 TASKS: Registry[ArenaTask] = Registry(
     "arena task",
@@ -65,6 +80,10 @@ TASKS: Registry[ArenaTask] = Registry(
         "pathfinder": "longspan.arena.tasks.pathfinder.task:Pathfinder",
         "pathx": "longspan.arena.tasks.pathfinder.task:PathX",
         "recall": "longspan.arena.tasks.recall:Recall",  # our own
+        # Not in the benchmark: small tasks with a label at every token asked for, which tell mechanisms apart.
+        "mqar": "longspan.arena.tasks.mqar:Mqar",
+        "selective_copy": "longspan.arena.tasks.selective_copy:SelectiveCopy",
+        "parity": "longspan.arena.tasks.parity:Parity",
     },
 )
 names, find = TASKS.names, TASKS.find
@@ -76,4 +95,4 @@ def build(name: str, options: Mapping[str, Any]) -> ArenaTask:
     return cls(config.make(cls.Options, options, f"the task {name}"))
 
 
-__all__ = ["TASKS", "ArenaTask", "DataFolders", "build", "find"]
+__all__ = ["TASKS", "ArenaTask", "DataFolders", "TokenGroups", "build", "find"]

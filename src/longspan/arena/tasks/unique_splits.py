@@ -87,7 +87,7 @@ def split_notes(splits: Mapping[str, LabelledSequences]) -> dict[str, Any]:
     notes: dict[str, Any] = {"sizes": {}, "hashes": {}, "lengths": {}, "label_shares": {}}
     for name, examples in splits.items():
         lengths = np.diff(examples.starts)
-        labels, counts = np.unique(examples.labels, return_counts=True)
+        labels, counts = np.unique(examples.asked, return_counts=True)
         notes["sizes"][name] = len(examples)
         notes["hashes"][name] = examples.digest()
         notes["lengths"][name] = {
@@ -96,7 +96,7 @@ def split_notes(splits: Mapping[str, LabelledSequences]) -> dict[str, Any]:
             "most": int(lengths.max()),
         }
         notes["label_shares"][name] = {
-            str(label): round(float(count / len(examples)), 4) for label, count in zip(labels, counts, strict=True)
+            str(label): round(float(count / counts.sum()), 4) for label, count in zip(labels, counts, strict=True)
         }
     return notes
 

@@ -57,7 +57,11 @@ def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, ex
                 known.clear()
             known[key] = _mask(mechanism, q, None)
         mask = known[key]
-    return None if mask is None else call(q, k, v, block_mask=mask)
+    if mask is None:
+        return None
+    shared = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
+    out: Tensor = call(q, k, v, block_mask=mask, **shared)
+    return out
 
 
 def _mask(mechanism: Attention, q: Tensor, keep: Tensor | None) -> Any:

@@ -60,7 +60,8 @@ def masked_sdpa(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, dro
     mask = blocked(keep, q)
     assert mask is not None
     mask = mask.to(q.dtype).clamp_min(torch.finfo(q.dtype).min / 2)  # finite: a row with nothing to read is not NaN
-    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    grouped = k.shape[1] != q.shape[1]
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=grouped)
     alive = keep.any(-1)[..., None, None]
     return out.masked_fill(~(alive[:, None] if keep.dim() == 2 else alive), 0.0)
 
@@ -68,6 +69,7 @@ def masked_sdpa(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, dro
 def _source(
     q: Tensor, source: "KeySource", scale: float, dropout: float, softcap: float | None = None
 ) -> _PartialSoftmax:
+    q = source.queries(q)
     layout, queries, keys = source.layout, q.shape[2], source.k.shape[2]
     step = None if source.extra is not None else layout.step
     rows = queries

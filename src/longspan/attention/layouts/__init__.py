@@ -18,7 +18,7 @@ The layouts, one a file:
 - `first_keys`: a few keys at given positions, for queries that have them behind their window.
 - `routed`: groups of any size, each with a list of keys (Routing Transformer).
 - `sorted`, `sorted_rows`, `sorted_whole`: rounds of sorted buckets (Reformer). `ring`: Reformer as released.
-- `by_head`: a different layout for some heads.
+- `by_head`: a different layout for some heads. `grouped`: several query heads read one head of keys.
 
 `base` defines `Layout`. `runs` and `strips` make the fused calls that several layouts share; `grid` has the index
 arithmetic of images and of relative positions.

@@ -23,6 +23,21 @@ class Layout(ABC):
     takes_bias = False
 
     @property
+    def shared(self) -> bool:
+        """Whether groups of query heads share a head of keys already."""
+        return False
+
+    @property
+    def widths_differ(self) -> bool:
+        """Whether the scores of some heads are narrower, and padded to the width of the others."""
+        return False
+
+    @property
+    def rows_alike(self) -> bool:
+        """Whether all queries read the same keys, so that those of several heads can be rows of one."""
+        return False
+
+    @property
     def step(self) -> int | None:
         """Queries can be split at multiples of this number, see `part`; None if they cannot be split."""
         return None
@@ -67,6 +82,22 @@ class Layout(ABC):
     @abstractmethod
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         """The number of query-key products that the fused kernel computes, over all heads."""
+
+    def of_heads(self, heads: slice) -> "Layout":
+        """The layout of these query heads alone; a layout that differs by head says which part is theirs."""
+        return self
+
+    def share_keys(self, group: int) -> "Layout":
+        """The same pattern where each `group` consecutive query heads read one head of keys and values."""
+        from longspan.attention.layouts.grouped import Grouped  # it imports this module
+
+        return Grouped(self, group)
+
+
+def share_keys(layout: Layout, q: Tensor, k: Tensor) -> Layout:
+    """The layout itself, or, if k has fewer heads than q, one in which groups of query heads share a head of keys."""
+    heads, key_heads = q.shape[1], k.shape[1]
+    return layout if heads == key_heads or layout.shared else layout.share_keys(heads // key_heads)
 
 
 def ceil_div(number: int, by: int) -> int:

@@ -93,6 +93,9 @@ class BlockTable(Layout):
         busy = int((tables >= 0).any(-1).sum()) * (heads // tables.shape[0])
         return busy * self.block * tables.shape[-1] * self.block
 
+    def of_heads(self, heads: slice) -> Layout:
+        return self if self.table.shape[-3] == 1 else BlockTable(self.table[..., heads, :, :], self.block)
+
     @property
     def _tables(self) -> Tensor:
         """(batch or 1, heads or 1, query blocks, slots)"""

@@ -20,6 +20,10 @@ class ByHead(Layout):
     def takes_bias(self) -> bool:  # type: ignore[override]
         return all(layout.takes_bias for _, layout in self.groups)
 
+    @property
+    def widths_differ(self) -> bool:
+        return True
+
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         parts = [
             layout.scores(_pick(q, heads), _pick(k, heads), keep, None if bias is None else bias[list(heads)], scale)
@@ -82,6 +86,12 @@ class ByHead(Layout):
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return sum(layout.pairs(len(group), queries, keys) for group, layout in self.groups)
+
+    def of_heads(self, heads: slice) -> Layout:
+        chosen = range(len(self._back))[heads]
+        groups = [(tuple(chosen.index(x) for x in group if x in chosen), layout) for group, layout in self.groups]
+        groups = [(group, layout) for group, layout in groups if group]
+        return groups[0][1] if len(groups) == 1 else ByHead(tuple(groups))
 
     @property
     def _back(self) -> tuple[int, ...]:

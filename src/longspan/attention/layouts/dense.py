@@ -25,6 +25,10 @@ class Dense(Layout):
     step = 1
     rows = 256  # queries of a piece if a mask is needed
 
+    @property
+    def rows_alike(self) -> bool:
+        return not self.causal
+
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         past = self._past(q.shape[2], k.shape[2])
         return add(products(q, k, scale), self._mask(0, q.shape[2], q, k, keep, bias, self.causal, past))

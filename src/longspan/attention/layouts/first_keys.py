@@ -50,6 +50,10 @@ class FirstKeys(Layout):
     ) -> tuple[Tensor, Tensor, Tensor]:
         return flash.backward(g, q, k, v, out, lse, scale, mask=self._mask(q, keep))
 
+    def readable(self, query: int) -> Tensor:
+        """Which keys a query reads: (batch or 1, keys)."""
+        return self.at < self.start + query - self.window
+
     def width(self, keys: int) -> int:
         return keys
 

@@ -23,6 +23,14 @@ class Residue(Layout):
         return self.inner.takes_bias
 
     @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+    @property
+    def widths_differ(self) -> bool:
+        return self.inner.widths_differ
+
+    @property
     def step(self) -> int | None:
         return None if self.inner.step is None else self.stride * self.inner.step
 
@@ -81,6 +89,12 @@ class Residue(Layout):
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return self.stride * self.inner.pairs(heads, ceil_div(queries, self.stride), ceil_div(keys, self.stride))
+
+    def of_heads(self, heads: slice) -> Layout:
+        return Residue(self.stride, self.inner.of_heads(heads))
+
+    def share_keys(self, group: int) -> Layout:
+        return Residue(self.stride, self.inner.share_keys(group))  # so that keys are folded once for the group
 
     def _fold(self, *tensors: Tensor) -> list[Tensor]:
         return [fold_residues(x, self.stride) for x in tensors]

@@ -8,7 +8,7 @@ models trained with the release reproduce their outputs.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import torch
@@ -51,6 +51,9 @@ class Ring(Layout):
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return heads * self._rounds * ceil_div(queries, self.chunk) * self.chunk * self.span
+
+    def of_heads(self, heads: slice) -> Layout:
+        return replace(self, order=self.order[:, heads])
 
     # Indices
 

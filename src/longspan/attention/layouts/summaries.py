@@ -1,7 +1,7 @@
 """Summary columns: a few fixed positions of every past block (Sparse Transformer, "fixed" pattern)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -71,6 +71,9 @@ class Summaries(Layout):
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return heads * sum((end - begin) * seen for begin, end, seen in self._spans(queries, keys - queries))
+
+    def of_heads(self, heads: slice) -> Layout:
+        return replace(self, columns=self.columns[heads])
 
     def _at(self, k: Tensor) -> Tensor:
         """Positions of each head's summaries, oldest first: (heads, blocks · count); the last may be past the end."""

@@ -41,7 +41,7 @@ class AxialAttention(Attention):
     order = "n·(length of the axis): n·√n for a square"
     exponent = 1.5
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, dropout=True, persistent=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, grouped=True, persistent=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

@@ -38,7 +38,7 @@ class BigBirdAttention(Attention):
     order = "n·block·(window + random + 2)"
     exponent = 1.0
     scaled_dot = True
-    supports = Supports(dropout=True)
+    supports = Supports(dropout=True, grouped=True)
     seed: Tensor
 
     limited = ("global_tokens",)
@@ -157,7 +157,8 @@ class BigBirdAttention(Attention):
         room = ceil_div(queries, block) * block
         rows = queries if room == block else 2 * block - (room - queries)  # that read everything
         flops = 4 * (self._pairs(queries) + heads * rows * queries) * width
-        return Cost(flops, heads * room * (width + 1))  # the output and the log-sum-exp, in whole blocks
+        kept = room if self.shape.group == 1 else queries  # in whole blocks, unless heads are put together
+        return Cost(flops, heads * kept * (width + 1))  # the output and the log-sum-exp
 
     def _pairs(self, length: int) -> int:
         count = ceil_div(length, self.options.block)

@@ -9,6 +9,7 @@ paper's code: neither padding nor the next token may change it.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class CosformerAttention(Attention):
     survey_class = ("KR",)
     order = "n·head_dim"
     exponent = 1.0
-    supports = Supports(causal=True, cross=True, cross_rows=False, streaming=True)
+    supports = Supports(causal=True, cross=True, cross_rows=False, streaming=True, grouped=True)
 
     def __init__(
         self, shape: Shape, options: config.Options | None = None, *, causal: bool = False, dropout: float = 0.0
@@ -92,12 +93,14 @@ class CosformerAttention(Attention):
         return kernel_map(queries, keys, causal=self.causal, key_mask=extras.key_mask, epsilon=EPSILON)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, values = self.shape.heads, self.shape.head_dim, self.shape.value_dim
-        features = 2 * width * heads * (queries + keys)
+        heads, group = self.shape.key_heads, self.shape.group
+        width, values = self.shape.head_dim, self.shape.value_dim
+        features = 2 * width * heads * (group * queries + keys)
         tables = 2 * (queries + keys)
+        form: dict[str, Any] = {"causal": self.causal, "group": group}
         return Cost(
-            scan.flops(Identity(), queries, keys, heads, 2 * width, values, causal=self.causal),
-            scan.kept(Identity(), queries, heads, 2 * width, values, causal=self.causal) + features + tables,
+            scan.flops(Identity(), queries, keys, heads, 2 * width, values, **form),
+            scan.kept(Identity(), queries, heads, 2 * width, values, **form) + features + tables,
         )
 
     def start(

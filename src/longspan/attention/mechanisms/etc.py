@@ -89,7 +89,7 @@ class EtcAttention(Attention):
     survey_class = ("FP", "M")
     order = "n·(radius + global_tokens)"
     exponent = 1.0
-    supports = Supports(dropout=True)
+    supports = Supports(dropout=True, grouped=True)
     streams = (*_PROJECTIONS, _SEGMENT, _EXAMPLE)
 
     limited = ("global_tokens",)
@@ -317,11 +317,15 @@ class EtcAttention(Attention):
         if torch.compiler.is_compiling():
             return related(*inputs)
         # A few heads at a time, recomputed in the backward pass, so that only their scores are in memory.
-        heads = q.shape[1]
-        width = sum(source.layout.width(source.k.shape[2]) for source, _ in pairs)
-        together = max(1, min(heads, PIECE // (q.shape[0] * q.shape[2] * width)))
+        key_heads = pairs[0][0].k.shape[1]
+        share, width = q.shape[1] // key_heads, sum(source.layout.width(source.k.shape[2]) for source, _ in pairs)
+        together = max(1, min(key_heads, PIECE // (share * q.shape[0] * q.shape[2] * width)))
+        sizes = (share * together,) * 3 + (together,) * 2 * len(pairs)
         by_head = zip(
-            *((None,) * ceil_div(heads, together) if x is None else x.split(together, dim=-3) for x in inputs)
+            *(
+                (None,) * ceil_div(key_heads, together) if x is None else x.split(size, dim=-3)
+                for x, size in zip(inputs, sizes)
+            )
         )
         if not torch.is_grad_enabled():
             return torch.cat([related(*group) for group in by_head], dim=1)

@@ -41,7 +41,7 @@ class ImageLocalAttention(Attention):
     order = "n·(query_block + memory)"
     exponent = 1.0
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, dropout=True, persistent=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, grouped=True, persistent=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

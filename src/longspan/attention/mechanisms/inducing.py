@@ -34,7 +34,8 @@ class InducingAttention(Attention):
     order = "n·points"
     exponent = 1.0
     equal_widths = "its points read keys and values into one summary, which queries then compare themselves with"
-    supports = Supports(cross=True, map=False)  # the queries are compared with keys that depend on the values
+    # No map: the queries are compared with keys that depend on the values.
+    supports = Supports(cross=True, grouped=True, map=False)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

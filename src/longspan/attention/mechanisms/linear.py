@@ -31,7 +31,7 @@ class LinearAttention(KernelAttention):
     paper = "Katharopoulos et al. 2020"
     survey_class = ("KR",)
     order = "n·head_dim"
-    supports = Supports(causal=True, cross=True, streaming=True, left_padding=True)
+    supports = Supports(causal=True, cross=True, streaming=True, grouped=True, left_padding=True)
     epsilon = 1e-6
 
     @dataclass(frozen=True, kw_only=True)

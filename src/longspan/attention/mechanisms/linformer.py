@@ -63,7 +63,7 @@ class LinformerAttention(Attention):
     survey_class = ("LR",)
     order = "n·rank"
     exponent = 1.0
-    supports = Supports(cross=True, dropout=True)  # no map with projection max
+    supports = Supports(cross=True, dropout=True, grouped=True)  # no map with projection max
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -172,7 +172,7 @@ class LinformerAttention(Attention):
         kind, keep = self.options.projection, extras.key_mask
         hidden = None if keep is None else ~keep
         if kind == "linear":
-            k, v = (project(weight, x, hidden) for weight, x in zip(self._weights, (k, v)))
+            k, v = (_project_groups(weight, x, hidden) for weight, x in zip(self._weights, (k, v)))
             slots = None if keep is None else keep.any(dim=1, keepdim=True).expand(-1, self.rank)
         else:
             slots, inverse = self._slots(keep, k)
@@ -206,7 +206,11 @@ class LinformerAttention(Attention):
     def _filter(self, weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
         def rows(weight: Tensor, x: Tensor) -> Tensor:
             windows = self._windows(_without(x, hidden, 0.0))
-            return self._all_slots((weight.to(x.dtype)[:, None, None, :] @ windows)[:, :, :, 0])
+            if len(weight) <= x.shape[1]:
+                return self._all_slots((weight.to(x.dtype)[:, None, None, :] @ windows)[:, :, :, 0])
+            # The filters of the query heads that share a head of x are the rows of one product.
+            filters = weight.to(x.dtype).unflatten(0, (x.shape[1], -1))[:, None]
+            return self._all_slots((filters @ windows).transpose(2, 3).flatten(1, 2))
 
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return rows(weight, x)
@@ -236,14 +240,15 @@ class LinformerAttention(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, rank = self.shape.heads, self.shape.fused_width, self.rank
-        both = self.shape.head_dim + self.shape.value_dim
+        both, kind = self.shape.head_dim + self.shape.value_dim, self.options.projection
+        # Heads of projected keys: those of keys, unless each query head has its own projection.
+        projected = heads if self.projection is not None and len(self.projection.keys) > 1 else self.shape.key_heads
         flops = 4 * heads * queries * rank * width
-        kept = heads * (queries * (width + 1) + 2 * rank * width)  # output, log-sum-exp, projected keys and values
-        kind = self.options.projection
+        kept = heads * queries * (width + 1) + 2 * projected * rank * width  # output, log-sum-exp, projected keys
         if kind == "linear":
-            flops += 2 * heads * rank * keys * both
+            flops += 2 * projected * rank * keys * both
         elif kind == "convolution":
-            flops += 2 * heads * ceil_div(keys, self.window) * self.window * both
+            flops += 2 * projected * ceil_div(keys, self.window) * self.window * both
         elif kind == "mean":
             kept += rank  # the number of keys of each slot
         return Cost(flops, kept)
@@ -285,6 +290,16 @@ def share_projection(model: nn.Module) -> nn.Module:
     for layer in layers:
         layer.projection = first.projection
     return model
+
+
+def _project_groups(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
+    """`project`; the matrices of the query heads that share a head of x are the rows of one."""
+    key_heads = x.shape[1]
+    if len(weight) <= key_heads:
+        return project(weight, x, hidden)
+    stacked = weight.unflatten(0, (key_heads, -1)).flatten(1, 2)
+    rows: Tensor = project(stacked, x, hidden).unflatten(2, (-1, weight.shape[1]))
+    return rows.flatten(1, 2)
 
 
 def _without(x: Tensor, hidden: Tensor | None, value: float) -> Tensor:

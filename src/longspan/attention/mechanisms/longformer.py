@@ -45,7 +45,7 @@ class LongformerAttention(SlidingWindow):
     order = "n·(window + globals)"
     exponent = 1.0
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True, persistent=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, grouped=True, left_padding=True, persistent=True)
     streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
         _of_globals("global_q", "q", "the queries of global tokens"),

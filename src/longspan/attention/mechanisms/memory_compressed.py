@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable, share_heads
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, Layout, Stairs, Tiles, ceil_div, first_rows
 from longspan.attention.layouts.base import pad_rows
@@ -49,7 +49,8 @@ class MemoryCompressedAttention(Attention):
     survey_class = ("FP", "M")
     order = "n²/stride"
     exponent = 2.0
-    supports = Supports(causal=True, streaming=True, dropout=True, map=False)  # the convolution mixes channels
+    supports = Supports(causal=True, streaming=True, dropout=True, grouped=True, map=False)  # it mixes channels
+    key_weights = True  # the convolution, over the channels of all key heads
 
     limited = ("stride",)
 
@@ -74,12 +75,12 @@ class MemoryCompressedAttention(Attention):
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if self.options.layer == "local":
-            self.order, self.exponent = "n·block", 1.0
+            self.order, self.exponent, self.key_weights = "n·block", 1.0, False
             self.supports = replace(type(self).supports, map=True)
         else:
             shape.check_room("stride", self.options.stride)
-            self.compress_keys = KeyCompression(shape.heads * shape.head_dim, self.options.stride)
-            self.compress_values = KeyCompression(shape.heads * shape.value_dim, self.options.stride)
+            self.compress_keys = KeyCompression(shape.key_heads * shape.head_dim, self.options.stride)
+            self.compress_values = KeyCompression(shape.key_heads * shape.value_dim, self.options.stride)
         self.first = self.causal and self.options.first_slot
 
     # The definition
@@ -113,7 +114,8 @@ class MemoryCompressedAttention(Attention):
 
     def _slots_by_definition(self, compression: "KeyCompression", x: Tensor, key_mask: Tensor | None) -> Tensor:
         """Position 0 if it is a slot, and the convolved slots: (batch, heads, slots, head_dim)."""
-        stride, heads = self.options.stride, self.shape.heads
+        stride, heads = self.options.stride, self.shape.key_heads
+        x = x[:, :: self.shape.group]  # of the key heads, repeated again below
         if key_mask is not None:
             x = x.masked_fill(~key_mask[:, None, :, None], 0.0)
         missing = 0 if self.causal else -x.shape[2] % stride  # if causal, no row may read a slot that is not full
@@ -123,7 +125,8 @@ class MemoryCompressedAttention(Attention):
         else:
             slots = conv1d(channels, compression.weight.transpose(1, 2), compression.bias, stride=stride)
         slots = slots.unflatten(1, (heads, -1)).mT
-        return torch.cat([x[:, :, :1], slots], dim=2) if self.first else slots
+        slots = torch.cat([x[:, :, :1], slots], dim=2) if self.first else slots
+        return share_heads(slots, self.shape.heads)
 
     def _readable_by_definition(self, key_mask: Tensor | None, slots: int, q: Tensor) -> Tensor:
         """(batch or 1, 1, 1, slots)"""
@@ -208,15 +211,16 @@ class MemoryCompressedAttention(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, head_dim, stride = self.shape.heads, self.shape.fused_width, self.options.stride
-        widths = (heads * self.shape.head_dim, heads * self.shape.value_dim)
+        key_heads = self.shape.key_heads
+        widths = (key_heads * self.shape.head_dim, key_heads * self.shape.value_dim)
         kept = heads * queries * (head_dim + 1)  # the output and the log-sum-exp
         if self.options.layer == "local":
             return Cost(4 * head_dim * self._own_block.pairs(heads, queries, keys), kept)
-        slots, width = self._slots(keys), heads * head_dim
+        slots, width = self._slots(keys), key_heads * head_dim
         read = slots + self.first
         pairs = self._stairs(0).pairs(heads, queries, read) if self.causal else Dense().pairs(heads, queries, read)
         kept += 2 * read * width
-        if heads > 1:
+        if key_heads > 1:
             kept += slots * stride * sum(widths)  # the convolution's input, with the channels of all heads concatenated
         return Cost(4 * head_dim * pairs + 2 * slots * stride * sum(x * x for x in widths), kept)
 
@@ -269,7 +273,7 @@ class MemoryCompressedAttention(Attention):
             pending = _only(pending.k.value, pending.v.value, keep, waiting % self.options.stride)
         after = CompressedState(keys, values, seen, pending, state.length + q.shape[2])
         if not len(keys):  # no slot is finished yet
-            return torch.zeros_like(q), after
+            return q.new_zeros(*q.shape[:3], v.shape[3]), after
         return self._read(q, keys.value, values.value, _seen(after), state.length), after
 
 

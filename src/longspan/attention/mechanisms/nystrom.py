@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable, share_heads
+from longspan.attention.groups import as_rows, sum_groups
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
@@ -33,7 +34,7 @@ class NystromAttention(Attention):
     survey_class = ("LR",)
     order = "n·landmarks"
     exponent = 1.0
-    supports = Supports()
+    supports = Supports(grouped=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -131,6 +132,7 @@ class NystromAttention(Attention):
             torch.einsum("bmn,bhnd->bhmd", means, x.to(means.dtype)).to(x.dtype) for x in (q, k, v)
         )
         read = joint(query_landmarks, [KeySource(Dense(), k, v, keep)], scale=self._scale)
+        key_landmarks, value_landmarks = (share_heads(x, q.shape[1]) for x in (key_landmarks, value_landmarks))
         carried = carry(query_landmarks, key_landmarks, read, self.options.iterations, self._scale)
         count = keep.sum(dim=1)[:, None]
         carried = torch.where((count <= most)[:, :, None, None], value_landmarks, carried)
@@ -248,7 +250,7 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor 
     q, k, v, keep, *_ = saved
     everything = torch.ones(len(q), q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
     means = _segment_matrix(everything, ctx.segments.landmarks, q.dtype)[:, None]
-    query_landmarks, key_landmarks = means @ q, means @ k
+    query_landmarks, key_landmarks = means @ q, share_heads(means @ k, q.shape[1])
     read = joint(query_landmarks, [KeySource(Dense(), k, v, keep)], scale=ctx.scale)
     carried = carry(query_landmarks, key_landmarks, read, ctx.iterations, ctx.scale)
     out = joint(q, [KeySource(Dense(), key_landmarks, carried)], scale=ctx.scale)
@@ -269,8 +271,10 @@ class _Fused(torch.autograd.Function):
         iterations: int,
         scale: float,
     ) -> Tensor:
-        query_landmarks, key_landmarks = segments.means(q), segments.means(k)
-        read, read_lse = flash.forward(query_landmarks, k, v, scale, mask=blocked(keep, q))
+        # Landmarks of keys are few: they alone are repeated for the query heads that share them.
+        query_landmarks, key_landmarks = segments.means(q), share_heads(segments.means(k), q.shape[1])
+        read, read_lse = flash.forward(as_rows(query_landmarks, k.shape[1]), k, v, scale, mask=blocked(keep, q))
+        read, read_lse = read.reshape(query_landmarks.shape), read_lse.reshape(query_landmarks.shape[:3])
         carried = carry(query_landmarks, key_landmarks, read, iterations, scale)
         out, lse = flash.forward(q, key_landmarks, carried, scale)
         ctx.save_for_backward(q, k, v, keep, query_landmarks, key_landmarks, read, read_lse, carried, out, lse)
@@ -287,9 +291,10 @@ class _Fused(torch.autograd.Function):
             small = tuple(x.detach().requires_grad_() for x in (query_landmarks, key_landmarks, read))
             again = carry(small[0], small[1], small[2], ctx.iterations, scale)
         from_queries, from_keys, d_read = torch.autograd.grad(again, small, d_carried)
+        d_rows, rows, read_rows = (as_rows(x, k.shape[1]) for x in (d_read, query_landmarks, read))
         d_query_landmarks, dk, dv = flash.backward(
-            d_read, query_landmarks, k, v, read, read_lse, scale, mask=blocked(keep, q)
+            d_rows, rows, k, v, read_rows, read_lse.reshape(rows.shape[:3]), scale, mask=blocked(keep, q)
         )
-        segments.add_back(dq, d_query_landmarks + from_queries)
-        segments.add_back(dk, d_key_landmarks + from_keys)
+        segments.add_back(dq, d_query_landmarks.reshape(from_queries.shape) + from_queries)
+        segments.add_back(dk, sum_groups(d_key_landmarks + from_keys, k.shape[1]))
         return dq, dk, dv, None, None, None, None

@@ -35,7 +35,7 @@ class PerformerAttention(KernelAttention):
     paper = "Choromanski et al. 2020"
     survey_class = ("KR",)
     order = "n·features"
-    supports = Supports(causal=True, cross=True, streaming=True, left_padding=True)
+    supports = Supports(causal=True, cross=True, streaming=True, grouped=True, left_padding=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

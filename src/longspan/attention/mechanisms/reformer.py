@@ -62,6 +62,7 @@ class ReformerAttention(Attention):
     exponent = 1.0
     supports = Supports(causal=True, streaming=True, dropout=True)
     projects = ("q", "v")
+    one_head_each = "its queries are its keys"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

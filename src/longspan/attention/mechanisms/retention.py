@@ -28,7 +28,7 @@ class RetentionAttention(KernelAttention):
     paper = "Sun et al. 2023"
     survey_class = ("KR", "RC")
     order = "n·head_dim"
-    supports = Supports(causal=True, bidirectional=False, streaming=True, left_padding=True)
+    supports = Supports(causal=True, bidirectional=False, streaming=True, grouped=True, left_padding=True)
     normalise = False
 
     @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,7 @@ class RoutingAttention(Attention):
     exponent = 1.0
     running_statistics = True  # its centroids follow the data
     supports = Supports(causal=True, streaming=True, dropout=True)
+    one_head_each = "each head routes its keys by its own centroids, and causal heads use their queries as keys"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

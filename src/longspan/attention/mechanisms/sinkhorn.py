@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable, share_heads
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.kernels.running import running_max
@@ -44,7 +44,8 @@ class SinkhornAttention(Attention):
     survey_class = ("LP",)
     order = "n·block + n²/block"
     exponent = 2.0  # at a fixed block the mixing dominates; with blocks of about √n it is n^1.5
-    supports = Supports(causal=True, streaming=True, dropout=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, grouped=True)
+    key_weights = True  # the sort network: blocks are sorted once for all query heads that share them
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -75,7 +76,7 @@ class SinkhornAttention(Attention):
             raise Unsupported(f"{self.name} with sortcut reads blocks of the future; build it with sortcut=0")
         self.fixed_length = True
         most = ceil_div(shape.max_length, self.options.block)
-        self.sorting = Sorting(shape.heads, shape.head_dim, most, self.options, causal)
+        self.sorting = Sorting(shape.key_heads, shape.head_dim, most, self.options, causal)
 
     # The definition
 
@@ -129,6 +130,7 @@ class SinkhornAttention(Attention):
 
     def _sort_by_definition(self, keys: Tensor, allowed: Tensor) -> Tensor:
         """S (batch, heads, blocks, blocks) from keys (batch, heads, blocks, block, width), without noise."""
+        keys = keys[:, :: self.shape.group]  # of the key heads: S is repeated below
         count, block, network = keys.shape[2], keys.shape[3], self.sorting
         # If causal, the sum of all tokens up to and including the block's first one.
         sums = keys.flatten(2, 3).cumsum(2)[:, :, ::block] if self.causal else keys.sum(3)
@@ -147,7 +149,7 @@ class SinkhornAttention(Attention):
                 logs = logs - torch.cat([log_sum(logs[..., : row + 1, :], -2) for row in range(count)], -2)
             else:
                 logs = logs - log_sum(logs, -2)
-        return logs.masked_fill(~allowed, BLOCKED).exp()
+        return share_heads(logs.masked_fill(~allowed, BLOCKED).exp(), self.shape.heads)
 
     # The fast path
 
@@ -192,6 +194,7 @@ class SinkhornAttention(Attention):
         allowed = allowed_sources(0, count, count, None, self.causal, q.device)
         sorting, _ = self.sorting(self.sorting.sums(keys, None), allowed, None)
         own = (torch.arange(length, device=q.device) // block).expand(*q.shape[:2], -1)
+        sorting = share_heads(sorting, q.shape[1])
         other = sorting.argmax(-1).masked_fill(sorting.sum(-1) == 0, -1).gather(2, own)
         return torch.stack([own, other], 2), torch.stack([own, own], 2)
 
@@ -257,16 +260,17 @@ class SinkhornAttention(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, block = self.shape.heads, self.shape.fused_width, self.options.block
+        sorted_heads = self.shape.key_heads
         narrow, both = self.shape.head_dim, self.shape.head_dim + self.shape.value_dim
         count = ceil_div(keys, block)
         rows = count * block
         cut = min(self.options.sortcut, count)
-        flops = 2 * heads * count * narrow * (count + (narrow if self.options.network == "mlp" else 0))
-        flops += 2 * heads * (cut or count) * count * block * both
-        kept = heads * count * (narrow + count)  # the sums and S
-        kept += 2 * heads * (cut or count) * block * width  # the mixed keys and values
+        flops = 2 * sorted_heads * count * narrow * (count + (narrow if self.options.network == "mlp" else 0))
+        flops += 2 * sorted_heads * (cut or count) * count * block * both
+        kept = sorted_heads * count * (narrow + count)  # the sums and S
+        kept += 2 * sorted_heads * (cut or count) * block * width  # the mixed keys and values
         if rows != keys:
-            kept += (2 if cut else 3) * heads * rows * width  # padded
+            kept += (2 * sorted_heads + (0 if cut else heads)) * rows * width  # padded
         sources = {"concat": 2, "sum": 2, "sorted": 1}[self.options.combine]
         if cut:
             flops += 4 * heads * queries * cut * block * width
@@ -285,7 +289,7 @@ class SinkhornAttention(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> SinkhornState:
         self._refuse_streaming()
-        heads, width, block = self.shape.heads, self.shape.head_dim, self.options.block
+        heads, width, block = self.shape.key_heads, self.shape.head_dim, self.options.block
         dtype, device = state_type(self, dtype, device)
         no_keys, no_values = (
             torch.zeros(batch, heads, 0, size, dtype=dtype, device=device) for size in (width, self.shape.value_dim)

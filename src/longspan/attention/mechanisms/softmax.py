@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable, share_heads
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.devices import has_fused_attention
+from longspan.attention.groups import as_rows, interleave, members
 from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
@@ -30,13 +31,13 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 SCORES = ("scaled_dot", "dot", "general", "additive", "location", "cosine")
-PLAIN = ("scaled_dot", "dot")  # queries and keys are compared untransformed
+PLAIN = ("scaled_dot", "dot", "general")  # the keys stay as they are
 EPSILON = 1e-8  # a zero vector has cosine 0, not NaN
 
 
 @dataclass(frozen=True)
 class SoftmaxState(State):
-    k: Rows  # as the score needs them: transformed for `general`, `cosine` and `additive`
+    k: Rows  # as the score needs them: transformed for `cosine` and `additive`
     v: Rows
     seen: Rows | None  # which of them may be read; None if all may
     places: bool = False  # whether rows cannot share keys: their position matters, or there are persistent vectors
@@ -172,13 +173,13 @@ class SoftmaxAttention(Attention):
     # The fast path
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
-        k, v = self._change_keys(k), self._values(v)
+        k = self._change_keys(k)
         if self.options.score == "additive":
             return self._additive(q, k, v, extras.key_mask, extras.bias)
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
         plain = extras.key_mask is None and extras.bias is None and self.persistent is None and self.plain
-        if plain and has_fused_attention(q, v, dropout=bool(dropout)):
+        if plain and k.shape[1] == v.shape[1] and has_fused_attention(q, v, dropout=bool(dropout)):
             return sdpa.attend(q, k, v, scale=self._scale, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, extras.key_mask, extras.bias, dropout)
 
@@ -187,7 +188,12 @@ class SoftmaxAttention(Attention):
     ) -> Tensor:
         if bias is not None:
             check_reach(bias, max(q.shape[2], k.shape[2]) - 1)
-        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        if k.shape[1] != v.shape[1]:  # score location: each query head has keys of its own, and groups share values
+            parts = [
+                self._joint(q[:, heads], k[:, heads], v, keep, None if bias is None else bias[heads], dropout)
+                for heads in members(q.shape[1], v.shape[1])
+            ]
+            return interleave(parts)
         sources = [KeySource(Dense(causal=self.causal), k, v, keep, bias)]
         for source in persistent_memory.sources(self, q):
             sources.append(replace(source, k=self._change_keys(source.k[:1]).expand_as(source.k)))
@@ -224,7 +230,8 @@ class SoftmaxAttention(Attention):
             may = offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
             weights = masked_softmax(scores, may if keep is None else may & keep[:, None, None, :])
             weights = nn.functional.dropout(weights, self.dropout, self.training)
-            return weights @ v
+            mixed_values = as_rows(weights, v.shape[1]) @ v
+            return mixed_values.reshape(*weights.shape[:3], v.shape[3])
 
         return stream_queries(rows, q, rows=32)
 
@@ -240,19 +247,17 @@ class SoftmaxAttention(Attention):
         flops = 4 * heads * queries * keys * width
         kept = heads * queries * (width + 1)  # the output and the log-sum-exp
         if score == "general":
-            flops += 2 * heads * keys * narrow**2
-            kept += heads * keys * width
+            flops += 2 * heads * queries * narrow**2
+            kept += heads * queries * width
         elif score == "additive":
             flops = 2 * heads * (queries * keys * (narrow + self.shape.value_dim) + (queries + keys) * narrow**2)
             kept = heads * keys * narrow  # the transformed keys; the scores are recomputed in the backward pass
         elif score == "location":
             kept += heads * keys * width
         elif score == "cosine":  # transformed queries and keys, and their norms
-            kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
+            kept += heads * (queries * (width + 3) + 1) + self.shape.key_heads * keys * (width + 2)
         if self.options.softcap is not None:
             return self._plain_cost(queries, keys)
-        if score == "general" and self.persistent is not None:
-            flops += 2 * heads * self.persistent.count * narrow**2
         return persistent_memory.add_cost(self, Cost(flops, kept), queries)
 
     def _plain_cost(self, queries: int, keys: int) -> Cost:
@@ -281,13 +286,14 @@ class SoftmaxAttention(Attention):
         # Groups of rows share one call of torch's kernel, which reads no bias and no persistent vectors.
         alone = extras.bias is not None or self.persistent is not None
         positional = alone or not self.plain or self.options.score in ("additive", "location")
-        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, positional)
+        state = SoftmaxState(state.k.append(changed), state.v.append(v), seen, positional)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, extras.bias), state
         q = self._change_queries(q)
-        if q.shape[2] == 1 and not alone and (keep is None or not self.plain):  # one new token reads every key
+        one = q.shape[2] == 1 and not alone and keys.shape[1] == values.shape[1]
+        if one and (keep is None or not self.plain):  # one new token reads every key
             return self._last_row(q, keys, values, keep), state
         return self._joint(q, keys, values, keep, extras.bias), state
 
@@ -295,7 +301,7 @@ class SoftmaxAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: SoftmaxState, family: SharedPrefixCache
     ) -> tuple[Tensor, State]:
         """One new token for each row of each group."""
-        k, v = self._change_keys(k), self._values(v)
+        k = self._change_keys(k)
         keys, values = state.k.append(family.fold(k, k.shape[1])), state.v.append(family.fold(v, v.shape[1]))
         family, heads = family.append(), k.shape[1]
         out = scaled_dot_product_attention(
@@ -316,27 +322,23 @@ class SoftmaxAttention(Attention):
         return self.shape.head_dim**-0.5 if self.options.scale is None else self.options.scale
 
     def _change_queries(self, q: Tensor) -> Tensor:
+        if self.options.score == "general":  # q·(W k) = (q W)·k, so that keys are not transformed for each query head
+            return q @ self.change.to(q.dtype)
         if self.options.score != "cosine":
             return q
         return q * (softplus(self.strength)[:, None, None] / _length(q)).to(q.dtype)
 
     def _change_keys(self, k: Tensor, first: int = 0) -> Tensor:
-        """The transformed keys; the first one is at position `first`."""
+        """The transformed keys, the first one at position `first`; of some scores, those of each query head."""
         score = self.options.score
         if score in PLAIN:
             return k
-        k = share_heads(k, self.shape.heads)
-        if score == "general":
-            return k @ self.change.to(k.dtype).mT
         if score == "additive":
-            return k @ self.change_key.to(k.dtype).mT
+            change, heads = self.change_key.to(k.dtype).mT, members(self.shape.heads, k.shape[1])
+            return interleave([k @ change[member] for member in heads])
         if score == "location":
             return self._places(first + k.shape[2])[:, first:].to(k.dtype).expand(k.shape[0], -1, -1, -1)
         return k / _length(k)
-
-    def _values(self, v: Tensor) -> Tensor:
-        """Values for every query head if the keys were transformed for every query head."""
-        return v if self.options.score in PLAIN else share_heads(v, self.shape.heads)
 
     def _places(self, keys: int) -> Tensor:
         most = self.places.shape[1]

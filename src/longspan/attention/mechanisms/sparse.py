@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -25,9 +26,24 @@ class Group(NamedTuple):
     end: int
     local: bool  # they read A1
     distant: bool  # they read A2
+    share: int = 1  # query heads that read one head of keys
 
     def of(self, x: Tensor) -> Tensor:
         return x[:, self.begin : self.end]
+
+    def keys_of(self, x: Tensor) -> Tensor:
+        """The heads of keys or values that they read; the first and the last may be read by other heads too."""
+        return x[:, self.begin // self.share : ceil_div(self.end, self.share)]
+
+    def runs(self) -> list[tuple[slice, slice]]:
+        """(query heads, key heads), counted from the group's first: each key head with as many query heads."""
+        inner = (ceil_div(self.begin, self.share) * self.share, self.end // self.share * self.share)
+        borders = sorted({self.begin, self.end, *(border for border in inner if self.begin < border < self.end)})
+        first = self.begin // self.share
+        return [
+            (slice(a - self.begin, b - self.begin), slice(a // self.share - first, ceil_div(b, self.share) - first))
+            for a, b in pairwise(borders)
+        ]
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,7 @@ class SparseAttention(Attention):
     order = "n·(stride + n/stride)"
     exponent = 2.0  # n·√n when the stride grows as √n
     scaled_dot = True
-    supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True, persistent=True)
+    supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True, grouped=True, persistent=True)
 
     limited = ("stride",)
 
@@ -150,11 +166,15 @@ class SparseAttention(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         outs = []
-        for group in self.groups:
-            keys, values = group.of(k), group.of(v)
+        for group in self._groups(k):
+            keys, values = group.keys_of(k), group.keys_of(v)
             sources = [KeySource(layout, keys, values, extras.key_mask) for layout in self._layouts(group)]
             outs.append(self._joint(group, group.of(q), sources))
         return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+
+    def _groups(self, k: Tensor) -> list[Group]:
+        """The groups of heads, for as many heads of keys as k has."""
+        return [group._replace(share=self.shape.heads // k.shape[1]) for group in self.groups]
 
     def _layouts(self, group: Group, past: int = 0) -> list[Layout]:
         """A1 and what A2 has besides, for queries that follow `past` keys (strided only)."""
@@ -175,7 +195,16 @@ class SparseAttention(Attention):
     def _joint(self, group: Group, q: Tensor, sources: list[KeySource]) -> Tensor:
         for persistent in persistent_memory.sources(self, q):
             sources = [*sources, replace(persistent, k=group.of(persistent.k), v=group.of(persistent.v))]
-        return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=self.dropout if self.training else 0.0)
+        scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
+        runs = group.runs()
+        if len(runs) == 1:
+            return joint(q, sources, scale=scale, dropout=dropout)
+        # The border between the halves of the heads divides those of one key head.
+        outs = [
+            joint(q[:, heads], [_of_run(source, q, heads, keys) for source in sources], scale=scale, dropout=dropout)
+            for heads, keys in runs
+        ]
+        return torch.cat(outs, dim=1)
 
     def cost(self, queries: int, keys: int) -> Cost:
         pairs = sum(
@@ -212,9 +241,10 @@ class SparseAttention(Attention):
     def extend_heads(self, q: Queries, k: Keys, v: Values, state: SparseState, extras: Extras) -> tuple[Output, State]:
         outs: list[Tensor] = []
         after: list[KeysState | SummaryState] = []
-        for group, before in zip(self.groups, (state.first, state.second)):
+        for group, before in zip(self._groups(k), (state.first, state.second)):
             assert before is not None
-            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), before, extras.key_mask)
+            keys, values = group.keys_of(k), group.keys_of(v)
+            out, new = self._decode_group(group, group.of(q), keys, values, before, extras.key_mask)
             outs.append(out)
             after.append(new)
         return torch.cat(outs, dim=1), SparseState(after[0], after[1] if len(after) == 2 else None)
@@ -286,6 +316,10 @@ class SparseAttention(Attention):
             if len(summaries.k):
                 old_keys, old_values, _ = _read(summaries)
                 seen = None if summaries.seen is None else summaries.seen.value[..., 0]  # it differs by head
+                same = self._same_columns(group)
+                if len(set(same)) < len(same):  # some heads read the same columns of the same keys, kept once
+                    old_keys, old_values = old_keys[:, same], old_values[:, same]
+                    seen = None if seen is None else seen[:, same]
                 sources.append(KeySource(Dense(), old_keys, old_values, seen))
             if filled == self.options.stride:
                 summaries = self._summarise(group, summaries, keys, values, keep)
@@ -296,19 +330,36 @@ class SparseAttention(Attention):
         self, group: Group, summaries: KeysState, keys: Tensor, values: Tensor, keep: Tensor | None
     ) -> KeysState:
         """`summaries` and those of a finished block."""
-        heads = group.end - group.begin
-        columns = torch.tensor(self.columns[group.begin : group.end], device=keys.device)[:, None]
+        same = self._same_columns(group)
+        chosen = [group.begin + same.index(number) for number in range(max(same) + 1)]
+        columns = torch.tensor([self.columns[head] for head in chosen], device=keys.device)[:, None]
         columns = columns + torch.arange(self.options.summary, device=keys.device)
-        head = torch.arange(heads, device=keys.device)[:, None]
+        first = group.begin // group.share
+        head = torch.tensor([head // group.share - first for head in chosen], device=keys.device)[:, None]
         seen = summaries.seen
         if keep is not None:
             if seen is None:
                 seen = Rows.empty(keys.shape[0])
                 if len(summaries.k):  # the first mask comes late: all summaries so far may be read
-                    all_may = torch.ones(*keys.shape[:2], len(summaries.k), 1, dtype=torch.bool, device=keys.device)
+                    shape = (len(keys), len(chosen), len(summaries.k), 1)
+                    all_may = torch.ones(shape, dtype=torch.bool, device=keys.device)
                     seen = seen.append(all_may)
             seen = seen.append(keep[:, columns][..., None])
         return KeysState(summaries.k.append(keys[:, head, columns]), summaries.v.append(values[:, head, columns]), seen)
+
+    def _same_columns(self, group: Group) -> list[int]:
+        """For each head, the number of its summaries: heads with the same columns of the same key head share them."""
+        kinds = [(head // group.share, self.columns[head]) for head in range(group.begin, group.end)]
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        return [numbers[kind] for kind in kinds]
+
+
+def _of_run(source: KeySource, q: Tensor, heads: slice, keys: slice) -> KeySource:
+    """A source for some of the query heads; its keys are those of each query head or of each group of them."""
+    chosen = heads if source.k.shape[1] == q.shape[1] else keys
+    keep = source.keep if source.keep is None or source.keep.dim() == 2 else source.keep[:, heads]
+    layout = source.layout.of_heads(heads)
+    return replace(source, layout=layout, k=source.k[:, chosen], v=source.v[:, chosen], keep=keep)
 
 
 def _append(state: KeysState, k: Tensor, v: Tensor, key_mask: Tensor | None, keep: int | None) -> KeysState:

@@ -40,6 +40,7 @@ class SynthesizerAttention(Attention):
     name = "synthesizer"
     paper = "Tay et al. 2020a"
     equal_widths = "its scores come from tables and hidden states, not from queries and keys"
+    one_head_each = "its scores come from tables of each head, not from shared keys"
     survey_class = ("LR", "LP")
     order = "n²"
     exponent = 2.0

@@ -4,6 +4,11 @@
 
 Beltagy et al. 2020, section 3.1, without global tokens (see `longformer`). With `sinks` every query also reads the
 first tokens of the text (Xiao et al. 2023, "attention sinks"), which the state keeps beside the window.
+
+Their rotary positions are either those of the text, or, as in the paper's section 3.2, those of the cache: window keys
+are as far away as in the text, and a query is never farther than sinks + window from the first token, however long the
+text is. Queries for the first tokens are then rotated at min(position, sinks + window), the stream `sink_q`. While no
+key has left the window, both are the same.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from longspan.attention.base import Cost, Extras, Shape, Supports, readable
+from longspan.attention.base import Cost, Extras, Shape, Stream, Supports, readable
 from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
 from longspan.attention.layouts import Band, FirstKeys, ceil_div
 from longspan.attention.layouts.base import cap
@@ -41,11 +46,18 @@ class WindowAttention(SlidingWindow):
     order = "n·window"
     exponent = 1.0
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True, persistent=True)
+    supports = Supports(
+        causal=True, streaming=True, bias=True, dropout=True, grouped=True, left_padding=True, persistent=True
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Options(SlidingWindow.Options):
         sinks: int = option(0, "first tokens of the text that every query reads too (causal only)", low=0)
+        sink_positions: str = option(
+            "original",
+            "rotary positions of these tokens: those of the text, or of the cache, which no query is far from",
+            choices=("original", "cache"),
+        )
         learned_sink: bool = option(False, "whether a learned logit per head joins each softmax, without a value")
         scale: float | None = option(None, "factor on the scores; 1/sqrt(head_dim) unless given", above=0)
         softcap: float | None = option(None, "scores s become softcap·tanh(s/softcap); not by fused kernels", above=0)
@@ -58,6 +70,12 @@ class WindowAttention(SlidingWindow):
             raise InvalidOption("option sinks keeps the first tokens of a causal window; give causal=True")
         if self.options.sinks and max(self.dilations) > 1:
             raise InvalidOption("option sinks needs a window without gaps: leave out dilation")
+        if self.options.sink_positions == "cache":
+            if not self.options.sinks:
+                raise InvalidOption("option sink_positions is about sinks; give sinks=4, or leave it out")
+            limit = self.options.sinks + self.options.window
+            help = "the queries for the first tokens, rotated at most at the cache's last position; q unless given"
+            self.streams = (Stream(name="sink_q", kind="queries", limit=limit, help=help, required=False),)
         self.scaled_dot = self.options.scale is None and self.options.softcap is None and not self.options.learned_sink
         if self.options.sinks or self.options.softcap is not None:
             self.supports = replace(self.supports, bias=False)
@@ -79,7 +97,11 @@ class WindowAttention(SlidingWindow):
         if self.options.sinks:
             real = may.new_ones(1, k.shape[2]) if extras.key_mask is None else extras.key_mask
             first = real & (real.cumsum(1) <= self.options.sinks)
-            keep = keep | (first[:, None, None, :] & may)
+            far = first[:, None, None, :] & may & ~keep
+            keep = keep | far
+            if "sink_q" in extras.streams:
+                other = torch.einsum("bhid,bhjd->bhij", extras.streams["sink_q"], k) * self.score_scale
+                scores = torch.where(far, other, scores)
         scores = self.add_bias(scores, extras)
         scores, keep = persistent_memory.append_scores(self, scores, keep, q, self.score_scale)
         return sink_softmax(cap(scores, self.options.softcap), keep, self.sink_logits)
@@ -87,12 +109,13 @@ class WindowAttention(SlidingWindow):
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         others: tuple[KeySource, ...] = ()
         if self.options.sinks:
-            others = self._sinks(FirstTokens.of(k, v, self.options.sinks, extras.key_mask), 0)
+            others = self._sinks(FirstTokens.of(k, v, self.options.sinks, extras.key_mask), 0, extras)
         return self.read_window(q, k, v, extras.key_mask, extras.bias, others=others)
 
-    def _sinks(self, first: FirstTokens, start: int) -> tuple[KeySource, ...]:
+    def _sinks(self, first: FirstTokens, start: int, extras: Extras) -> tuple[KeySource, ...]:
         """The first tokens as a source for queries from the position `start` on."""
-        return (KeySource(FirstKeys(first.at, self.options.window, start), first.k, first.v),)
+        layout = FirstKeys(first.at, self.options.window, start)
+        return (KeySource(layout, first.k, first.v, q=extras.streams.get("sink_q")),)
 
     def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
         factors = super().factorise(q, k, extras)
@@ -106,7 +129,7 @@ class WindowAttention(SlidingWindow):
             sources,
             scale=self.score_scale,
             dropout=self.dropout if self.training else 0.0,
-            sink=None if self.sink_logits is None else self.sink_logits[:, None],
+            sink=None if self.sink_logits is None else self.sink_logits.view(q.shape[1], -1),
             softcap=self.options.softcap,
         )
 
@@ -143,5 +166,5 @@ class WindowAttention(SlidingWindow):
             return self.extend_window(q, k, v, state, extras)
         first = FirstTokens.none_of(k, v, self.options.sinks) if state.first is None else state.first
         first = first.extend(k, v, extras.key_mask, state.length)
-        out, window = self.extend_window(q, k, v, state.window, extras, self._sinks(first, state.length))
+        out, window = self.extend_window(q, k, v, state.window, extras, self._sinks(first, state.length, extras))
         return out, SinkWindowState(window, first, state.length + k.shape[2])

@@ -36,7 +36,7 @@ class FirstTokens(State):
     @classmethod
     def none_of(cls, k: Tensor, v: Tensor, count: int) -> "FirstTokens":
         """Room for the first `count` tokens of rows like k and v."""
-        at = torch.full((len(k), count), FAR, device=k.device)
+        at = torch.full((k.shape[0], count), FAR, device=k.device)
         keys, values = (x.new_zeros(*x.shape[:2], count, x.shape[3]) for x in (k, v))
         return cls(keys, values, at)
 

@@ -5,7 +5,7 @@ and decoding with a state of constant size.
 """
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from longspan.attention.kernels.linear_scan import scan
 from longspan.attention.kernels.linear_scan.scan import Decay, Map, ScanState
 from longspan.attention.map_factors import ProductMap, kernel_map
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, as_feature_map
+from longspan.attention.parts.initial_state import InitialState
 from longspan.attention.state import State
+from longspan.errors import Unsupported
 from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
@@ -26,6 +28,18 @@ class KernelAttention(Attention):
     exponent = 1.0
     epsilon: ClassVar[float] = 0.0  # added to the denominator
     normalise: ClassVar[bool] = True  # whether to divide a row by the sum of its weights
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.initial: InitialState | None = None
+
+    def add_initial_state(self) -> None:
+        """Learns the state before the first token, from 0 on; for causal attention."""
+        if not self.causal:
+            raise Unsupported(f"{self.name} has an initial state to learn only if it is causal")
+        if isinstance(self._probed_map(), ExponentialMap):
+            raise Unsupported(f"the sums of {self.name} are scaled by its keys, so it has no initial state to learn")
+        self.initial = InitialState(self._empty(1, None, None), normalise=self.normalise)
 
     @abstractmethod
     def feature_map(self) -> Map:
@@ -42,7 +56,10 @@ class KernelAttention(Attention):
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         feature_map = self.next_map()
         if self.causal:
-            return self._causal(q, k, v, feature_map, extras, None)[0]
+            state = None
+            if self.initial is not None:
+                state = self.initial.state(self._empty(len(q), q.dtype, q.device))
+            return self._causal(q, k, v, feature_map, extras, state)[0]
         return scan.full(q, k, v, feature_map, key_mask=extras.key_mask, epsilon=self.epsilon)
 
     def _causal(
@@ -74,9 +91,9 @@ class KernelAttention(Attention):
         )
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, feature_map = self.shape.heads, self._probed_map()
+        heads, feature_map = self.shape.key_heads, self._probed_map()
         width, values = self.shape.head_dim, self.shape.value_dim
-        form = {"causal": self.causal, "normalise": self.normalise}
+        form: dict[str, Any] = {"causal": self.causal, "normalise": self.normalise, "group": self.shape.group}
         forgets = self.decay(torch.device("cpu")) is not None
         return Cost(
             scan.flops(feature_map, queries, keys, heads, width, values, **form),
@@ -94,6 +111,10 @@ class KernelAttention(Attention):
 
     def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         self._refuse_streaming()
+        empty = self._empty(batch, dtype, device)
+        return empty if self.initial is None else self.initial.state(empty)
+
+    def _empty(self, batch: int, dtype: torch.dtype | None, device: torch.device | str | None) -> ScanState:
         heads, width, values = self.shape.heads, self.shape.head_dim, self.shape.value_dim
         normalise, feature_map, (dtype, device) = self.normalise, self.feature_map(), state_type(self, dtype, device)
         return scan.start(batch, heads, width, values, feature_map, normalise=normalise, dtype=dtype, device=device)

@@ -56,7 +56,10 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, begin: tuple[Tensor, Tensor, Tensor | None], terms: Tensor,
     labels: RelativeLabels, scale: float,
 ) -> Tensor:  # fmt: skip
-    """`begin` is the keys, values and mask of the global tokens; `terms` is (batch, heads, queries, labels)."""
+    """`begin` is the keys, values and mask of the global tokens; `terms` is (batch, heads, queries, labels).
+
+    If there are fewer heads of keys than of queries, consecutive query heads share one.
+    """
     out: Tensor = _Labelled.apply(labels, keep, begin[2], scale, q, k, v, begin[0], begin[1], terms)
     return out
 
@@ -115,11 +118,13 @@ class _Labelled(Function):
         labels, keep, keep_begin, scale = ctx.given
         gradients = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
         dq, dk, dv, dk_begin, dv_begin, dterms = gradients
+        dkeys = dvalues = dq  # replaced for the first head of each group
         for head in _heads(labels, keep, keep_begin, scale, tensors):
-            at, length = head.index, dk.shape[2]
-            dkeys, dvalues = torch.zeros_like(head.keys), torch.zeros_like(head.values)
-            dk_begin[at].zero_()
-            dv_begin[at].zero_()
+            at, keys_at, length = head.index, head.keys_index, dk.shape[2]
+            if head.first:  # of those that share these keys
+                dkeys, dvalues = torch.zeros_like(head.keys), torch.zeros_like(head.values)
+                dk_begin[keys_at].zero_()
+                dv_begin[keys_at].zero_()
             for piece in head.pieces():
                 rows = head.rows(piece)
                 near, far = head.scores(piece)
@@ -134,18 +139,18 @@ class _Labelled(Function):
                 dnear.sub_(inner).mul_(near)
                 flat_g, flat_q = g_part.flatten(0, 1), q_part.flatten(0, 1)
                 dfar = (flat_g @ head.begin_values.mT).view(far.shape)
-                _add_product(dv_begin[at], far.flatten(0, 1).mT, flat_g)
+                _add_product(dv_begin[keys_at], far.flatten(0, 1).mT, flat_g)
                 dfar.sub_(inner).mul_(far)
                 dq_part = torch.bmm(dnear, head.windows(head.keys, piece))
                 _add_product(dq_part.flatten(0, 1), dfar.flatten(0, 1), head.begin_keys)
                 dq[at][rows] = dq_part.flatten(0, 1)[: rows.stop - rows.start]
                 _fold(dkeys, torch.bmm(dnear.mT, q_part), piece)
-                _add_product(dk_begin[at], dfar.flatten(0, 1).mT, flat_q)
+                _add_product(dk_begin[keys_at], dfar.flatten(0, 1).mT, flat_q)
                 of_terms = head.term_gradients(dnear, dfar, piece)
                 dterms[at][rows] = of_terms.flatten(0, 1)[: rows.stop - rows.start]
             inside = slice(labels.radius, labels.radius + length)
-            torch.mul(dkeys[inside], scale, out=dk[at])
-            dv[at].copy_(dvalues[inside])
+            torch.mul(dkeys[inside], scale, out=dk[keys_at])
+            dv[keys_at].copy_(dvalues[inside])
         dq.mul_(scale)
         dk_begin.mul_(scale)
         return None, None, None, None, *gradients
@@ -156,10 +161,12 @@ def _heads(
 ) -> Iterator["_Head"]:
     buffers = Buffers()
     shared: dict[str, Tensor] = {}
+    heads, share = tensors[0].shape[1], tensors[0].shape[1] // tensors[1].shape[1]
     for sequence in range(tensors[0].shape[0]):
         masks = [None if mask is None else mask[sequence] for mask in (keep, keep_begin)]
-        for head in range(tensors[0].shape[1]):
-            yield _Head((sequence, head), labels, masks, scale, [x[sequence, head] for x in tensors], buffers, shared)
+        for head in range(heads):
+            rows = [x[sequence, head if x.shape[1] == heads else head // share] for x in tensors]
+            yield _Head((sequence, head), share, labels, masks, scale, rows, buffers, shared)
 
 
 class _Head:
@@ -168,6 +175,7 @@ class _Head:
     def __init__(
         self,
         index: tuple[int, int],
+        share: int,
         labels: RelativeLabels,
         masks: list[Tensor | None],
         scale: float,
@@ -176,6 +184,7 @@ class _Head:
         shared: dict[str, Tensor],
     ) -> None:
         self.index, self.labels, self.scale = index, labels, scale
+        self.keys_index, self.first = (index[0], index[1] // share), index[1] % share == 0
         self.buffers, self.shared = buffers, shared
         self.q, keys, values, self.begin_keys, self.begin_values, self.terms = tensors
         self.count = ceil_div(len(self.q), BLOCK)

@@ -1,6 +1,6 @@
 """What mechanisms with a sliding window share (`window`, `longformer`): the window itself, its layout and its state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
-from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
+from longspan.attention.layouts import Band, ByHead, Dense, FirstKeys, Layout, Residue, check_reach, offset_bias
 from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.state import Rows, State, append_mask
@@ -86,8 +86,20 @@ class SlidingWindow(Attention):
             # The layout groups positions by residue, so the past needs queries too; their outputs are dropped.
             sources = [KeySource(self._layout(), k, v, keep, bias), *persistent_memory.sources(self, q)]
             return self.softmax_over(pad(q, (0, 0, past, 0)), sources)[:, :, past:]
+        shared = k.shape[1] < q.shape[1] and bias is None and self.persistent is None
+        if shared and q.shape[2] == 1 and 0 < past <= self.options.window:  # a new token, which reads every key
+            return self._last_row(q, [KeySource(Dense(), k, v, keep), *map(_for_last_row, others)])
         sources = [KeySource(self._layout(past), k, v, keep, bias), *others, *persistent_memory.sources(self, q)]
         return self.softmax_over(q, sources)
+
+    def _last_row(self, q: Tensor, sources: list[KeySource]) -> Tensor:
+        """One query for each head, where several heads share keys: they become the rows of one head."""
+
+        def rows(x: Tensor) -> Tensor:
+            return x.reshape(x.shape[0], sources[0].k.shape[1], -1, x.shape[3])
+
+        sources = [source if source.q is None else replace(source, q=rows(source.q)) for source in sources]
+        return self.softmax_over(rows(q), sources).reshape(*q.shape[:3], -1)
 
     def softmax_over(self, q: Tensor, sources: list[KeySource]) -> Tensor:
         """One softmax over the keys of all sources."""
@@ -147,6 +159,15 @@ class SlidingWindow(Attention):
         keep = None if seen is None else seen.value[:, 0, :, 0]
         out = self.read_window(q, keys.value, values.value, keep, extras.bias, past, others)
         return out, WindowState(keys.trim(), values.trim(), None if seen is None else seen.trim())
+
+
+def _for_last_row(source: KeySource) -> KeySource:
+    """A source of a single query, which reads its first keys or all keys, for several queries at that position."""
+    layout = source.layout
+    if isinstance(layout, FirstKeys):
+        return KeySource(Dense(), source.k, source.v, layout.readable(0), q=source.q)
+    assert layout == Dense()
+    return source
 
 
 __all__ = ["SlidingWindow", "WindowState"]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from longspan.attention.devices import on_cpu
+from longspan.attention.groups import members
 from longspan.attention.layouts import ceil_div
 from longspan.derivatives import Function, twice_differentiable
 from longspan.shapes import Output, Values
@@ -23,7 +24,10 @@ Filters = Float[Tensor, "heads kernel"]  # kernel: odd, centred on the position
 
 
 def convolve(v: Values, filters: Filters) -> Output:
-    """Each head's values convolved with its filter, with zeros past both ends."""
+    """Each head's values convolved with its filter, with zeros past both ends.
+
+    If there are more filters than heads of values, consecutive filters share one.
+    """
     if _by_blocks(v.shape[2]) and on_cpu(v) and v.dtype in BLOCK_DTYPES:
         out: Tensor = _Filtered.apply(v, filters)
         return out
@@ -31,7 +35,7 @@ def convolve(v: Values, filters: Filters) -> Output:
 
 
 def _plain(v: Values, filters: Filters) -> Output:
-    return conv2d(v, filters[:, None, :, None], padding=(filters.shape[1] // 2, 0), groups=len(filters))
+    return conv2d(v, filters[:, None, :, None], padding=(filters.shape[1] // 2, 0), groups=v.shape[1])
 
 
 def flops(length: int, kernel: int, width: int) -> int:
@@ -58,16 +62,21 @@ class _Filtered(Function):
     @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         v, filters = ctx.saved_tensors
-        dv = _apply(g, filters.flip(1)) if ctx.needs_input_grad[0] else None
+        dv = None
+        if ctx.needs_input_grad[0]:
+            for heads in members(len(filters), v.shape[1]):
+                part = _apply(g[:, heads], filters[heads].flip(1))
+                dv = part if dv is None else dv.add_(part)
         return dv, _filter_gradient(g, v, filters.shape[1]) if ctx.needs_input_grad[1] else None
 
 
 def _apply(x: Tensor, filters: Tensor) -> Tensor:
-    bands, padded, out = _bands(filters.to(x.dtype)), _PaddedHead(x, filters.shape[1]), x.new_empty(x.shape)
+    bands, padded = _bands(filters.to(x.dtype)), _PaddedHead(x, filters.shape[1])
+    out, share = x.new_empty(len(x), len(filters), *x.shape[2:]), len(filters) // x.shape[1]
     whole, rest = divmod(x.shape[2], BLOCK)
     border = whole * BLOCK
     for head, band in enumerate(bands):
-        for values, target in zip(x[:, head], out[:, head]):
+        for values, target in zip(x[:, head // share], out[:, head]):
             windows = padded.windows(values)
             torch.bmm(band.expand(whole, -1, -1), windows[:whole], out=target[:border].unflatten(0, (whole, BLOCK)))
             if rest:
@@ -78,9 +87,9 @@ def _apply(x: Tensor, filters: Tensor) -> Tensor:
 def _filter_gradient(g: Tensor, v: Tensor, kernel: int) -> Tensor:
     """Sums of the diagonals of the products of each block's gradient with the values around it."""
     around, blocks = _PaddedHead(v, kernel), _PaddedHead(g, 1)
-    total = v.new_zeros(v.shape[1], BLOCK, around.reads)
+    total, share = v.new_zeros(g.shape[1], BLOCK, around.reads), g.shape[1] // v.shape[1]
     for head, products in enumerate(total):
-        for g_head, values in zip(g[:, head], v[:, head]):
+        for g_head, values in zip(g[:, head], v[:, head // share]):
             # Grouped by index within the block, so that one product sums over all blocks.
             left, right = (x.transpose(0, 1).flatten(1) for x in (blocks.windows(g_head), around.windows(values)))
             products.addmm_(left, right.mT)

@@ -1,6 +1,7 @@
 """Generated images as one PNG file, and single images from files."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,22 @@ def grid(images: np.ndarray) -> np.ndarray:
     return canvas
 
 
-def write_png(path: Path, image: np.ndarray, *, enlarge: int = 1) -> None:
-    """Writes bytes (height, width, channels) as PNG; `enlarge` repeats each pixel."""
+def write_png(path: Path, image: np.ndarray, *, enlarge: int = 1, about: Mapping[str, str] | None = None) -> None:
+    """Writes bytes (height, width, channels) as PNG; `enlarge` repeats each pixel.
+
+    `about` has texts by keyword: tEXt chunks, or iTXt for letters beyond Latin and for XML.
+    """
     pixels = image.repeat(enlarge, 0).repeat(enlarge, 1)
     picture = pillow(path).fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    chunks = None
+    if about is not None:
+        from PIL.PngImagePlugin import PngInfo
+
+        chunks = PngInfo()
+        for keyword, text in about.items():
+            (chunks.add_itxt if keyword.startswith("XML:") else chunks.add_text)(keyword, text)
     with files.replacing(path) as part:
-        picture.save(part, format="PNG")
+        picture.save(part, format="PNG", pnginfo=chunks)
 
 
 def read_image(path: Path, size: tuple[int, int] | None, channels: int, *, resize: bool = False) -> np.ndarray:

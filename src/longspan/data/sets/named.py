@@ -21,6 +21,7 @@ class DataSet:
     what: str
     files: Mapping[str, str]
     options: Mapping[str, Any] = field(default_factory=dict)  # of its task, such as the names of its columns
+    lines: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # first and last line of splits in one file
 
 
 def _pairs(pattern: str, splits: Mapping[str, str], languages: tuple[str, ...]) -> dict[str, str]:
@@ -159,6 +160,16 @@ SETS: dict[str, DataSet] = {
         "STS-B: 5.7k pairs of sentences and how near they are, 0 to 5",
         {"train": "glue/STS-B/train.tsv.gz", "held_out": "glue/STS-B/dev.tsv.gz"},
         {"text": "sentence1", "second": "sentence2", "label": "score", "regression": True},
+    ),
+    "prompt-injections": DataSet(
+        "classify",
+        "deepset/prompt-injections: 662 prompts in English and German, injections or not",
+        {
+            "train": "prompt_injection_deepset/prompt_injections.jsonl",
+            "test": "prompt_injection_deepset/prompt_injections.jsonl",
+        },
+        {"text": "text", "label": "label", "names": ("0=benign", "1=injection")},
+        {"train": (1, 546), "test": (547, 662)},
     ),
     "wnut17": DataSet(
         "tag",

@@ -232,7 +232,8 @@ class _Run:
             if stream.kind == "hidden":
                 streams[stream.name] = hidden
             elif stream.kind == "heads":
-                x = project(self.module, stream, hidden, self.q.shape[1])
+                heads = self.q.shape[1] if stream.like == "q" else self.k.shape[1]
+                x = project(self.module, stream, hidden, heads)
                 if x is not None:
                     x = v if self.measuring and stream.like == "v" else x
                     streams[stream.name] = x * self.factor if stream.like == "q" else x

@@ -53,6 +53,11 @@ def make(implementation: Implementation, sizes: Sizes, layer: int = 0) -> Attent
             f"{implementation.name} reads {', '.join(needed)}, which a model of transformers does not know; "
             "load the model with longspan.load and change its attention there"
         )
+    if any(stream.kind == "queries" for stream in mechanism.streams):
+        raise Unsupported(
+            f"{implementation.name} rotates queries a second time, and a model of transformers hands them on rotated; "
+            "leave out sink_positions, or load the model with longspan.load and change its attention there"
+        )
     if causal and not mechanism.supports.streaming:
         raise Unsupported(
             f"{implementation.name} cannot be used in causal layers: what an earlier token reads changes with later "

@@ -12,11 +12,12 @@ COUNTING = "Layers, heads and positions are counted from 0."
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart; a control is drawn dashed and grey."""
+    """A line of a chart; a control is drawn dashed and grey. `band` has the low and high end at each point."""
 
     name: str
     points: Sequence[tuple[float, float]]
     control: bool = False
+    band: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ class Scatter:
     points: Sequence[tuple[float, float]]
     names: Sequence[str]
     groups: Sequence[str]
-    across: str = ""
+    across: str = ""  # titles of the axes; without them the plane has no axes with numbers
     up: str = ""
+    joined: str = ""  # the group whose points a line of steps joins, such as a Pareto front
+    labels: Sequence[str] = ()  # written beside the points; names are shown on hovering only
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,8 @@ class Elmo(TextHeads, WordStates, BidirectionalModel):
         self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None, chosen: Mask | None = None
     ) -> dict[str, Tensor]:
         """The output of each head on texts that are given as bytes; a head for tokens gives each byte its word's."""
-        states, words = self.states(ids, key_mask)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            states, words = self.states(ids, key_mask)
         layers = states.unbind(1)
         outputs: dict[str, Tensor] = {}
         for task, head in self.heads.items():

@@ -80,7 +80,8 @@ class Tally:
             projected = stream.kind == "heads" and stream.beside is None
             if projected and mixer.extra[stream.name] is not mixer.project[mixer.likes[stream.name]]:
                 flops += products(mixer.extra[stream.name], queries)
-                floats += queries * heads * mechanism.shape.fused_width
+                read = heads if not mechanism.supports.grouped else mixer.heads[mixer.likes[stream.name]]
+                floats += queries * read * mechanism.shape.fused_width
         if mechanism.shape.value_dim < mechanism.shape.head_dim:  # merging copies heads that were padded
             floats += queries * heads * mechanism.shape.value_dim
         for name, norm in ({} if mixer.norms is None else mixer.norms).items():

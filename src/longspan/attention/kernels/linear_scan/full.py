@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.attention.kernels.linear_scan.rows import (
-    Column,
     Hidden,
     KeyRows,
     Offset,
@@ -47,7 +46,7 @@ class FullSums(NamedTuple):
 
 def forward(
     plan: ScanPlan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, offset: Offset
-) -> tuple[Output, Column, FullSums]:
+) -> tuple[Output, Float[Tensor, "folded queries 1"], FullSums]:
     work, folded, width, value_dim = Workspace(q, plan.dtype), offset.shape[0], plan.width, v.shape[3]
     values = q.new_zeros(folded, width, value_dim, dtype=plan.dtype)
     ones = q.new_zeros(folded, 1, width, dtype=plan.dtype)

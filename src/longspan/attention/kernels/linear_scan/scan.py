@@ -12,17 +12,20 @@ features).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from longspan.attention.devices import host_may_read, traced
+from longspan.attention.groups import as_rows, interleave, members, split_members
 from longspan.attention.kernels.linear_scan import causal as causal_scan
 from longspan.attention.kernels.linear_scan import full as full_scan
 from longspan.attention.kernels.linear_scan.rows import ScanPlan
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, as_feature_map
-from longspan.attention.state import State
+from longspan.attention.state import State, is_number
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.precision import full_precision
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
@@ -81,7 +84,11 @@ def causal(
     decay: Decay | None = None,
     state: ScanState | None = None,
 ) -> tuple[Output, ScanState]:
-    """Attention to earlier positions, and the state after them. Rows with nothing to read are 0."""
+    """Attention to earlier positions, and the state after them. Rows with nothing to read are 0.
+
+    If there are fewer heads of keys than of queries, consecutive query heads share one, and its state; with a decay
+    for each query head, the state is that of each query head.
+    """
     _check(q, k, v, key_mask)
     if q.shape[2] != k.shape[2]:
         raise InvalidInput(
@@ -89,6 +96,11 @@ def causal(
         )
     if chunk < 1:
         raise InvalidOption(f"chunk must be at least 1, got {chunk}")
+    if k.shape[1] != q.shape[1]:
+        form = {"chunk": chunk, "epsilon": epsilon, "normalise": normalise}
+        if decay is not None:
+            return _grouped_decays(q, k, v, feature_map, key_mask, state, decay, **form)
+        return _grouped_causal(q, k, v, feature_map, key_mask, state, **form)
     plan, hidden = _prepare(q, feature_map, key_mask, chunk, epsilon, normalise, decay)
     if state is None:
         state = _fresh(plan, q, v)
@@ -109,8 +121,14 @@ def causal(
 def full(
     q: Queries, k: Keys, v: Values, feature_map: Map, *, key_mask: KeyMask | None = None, epsilon: float = 0.0
 ) -> Output:
-    """Attention to all keys, of the same sequence or another. Rows with nothing to read are 0."""
+    """Attention to all keys, of the same sequence or another. Rows with nothing to read are 0.
+
+    If there are fewer heads of keys than of queries, consecutive query heads share one, and its state.
+    """
     _check(q, k, v, key_mask)
+    if k.shape[1] != q.shape[1]:  # the queries of a group are rows of one head: its keys are summed once
+        rows = as_rows(q, k.shape[1])
+        return full(rows, k, v, feature_map, key_mask=key_mask, epsilon=epsilon).reshape(*q.shape[:3], v.shape[3])
     plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
     inputs = (plan, q, k, v, hidden, _lowest(plan.feature_map, q.shape[:2], plan.dtype, q.device).view(-1, 1, 1))
     with full_precision(q):
@@ -133,8 +151,13 @@ def flops(
     causal: bool,
     chunk: int = CHUNK,
     normalise: bool = True,
+    group: int = 1,
 ) -> int:
-    """FLOPs of the matrix products in one sequence's forward pass; a multiply-add counts as two."""
+    """FLOPs of the matrix products in one sequence's forward pass; a multiply-add counts as two.
+
+    `heads` are those of keys, and `group` query heads read each of them.
+    """
+    heads, queries = _groups_as(heads, queries, group, causal)
     width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
     maps = feature_map.flops(queries, head_dim) + feature_map.flops(keys, head_dim)
     if not causal:
@@ -156,8 +179,16 @@ def kept(
     chunk: int = CHUNK,
     normalise: bool = True,
     decay: bool = False,
+    group: int = 1,
 ) -> int:
-    """Numbers stored for one sequence's backward pass, beyond q, k, v and what the feature map stores."""
+    """Numbers stored for one sequence's backward pass, beyond q, k, v and what the feature map stores.
+
+    `heads` are those of keys, and `group` query heads read each of them.
+    """
+    if causal and group > 1:
+        form: dict[str, Any] = {"causal": True, "chunk": chunk, "normalise": normalise, "decay": decay}
+        return group * kept(feature_map, queries, heads, head_dim, value_dim, **form)
+    queries = queries * group
     width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
     plan = ScanPlan(feature_map, width, chunk, 0.0, normalise, torch.float32)
     starts = len(causal_scan.sizes_of(plan, queries, heads, columns)) if causal else 1
@@ -166,17 +197,90 @@ def kept(
     return heads * (queries * rows + starts * width * columns + offsets + decay)
 
 
+def _groups_as(heads: int, queries: int, group: int, causal: bool) -> tuple[int, int]:
+    """Heads and queries that are computed: if causal each member of a group by itself, else all as rows of one head."""
+    return (heads * group, queries) if causal else (heads, queries * group)
+
+
 def _check(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.ndim == k.ndim == v.ndim == 4:
         raise InvalidInput(f"expected (batch, heads, length, head_dim), got {shapes}")
-    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+    fits = q.shape[0] == k.shape[0] and q.shape[1] % k.shape[1] == 0
+    if not fits or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise InvalidInput(f"shapes of queries, keys and values do not match: {shapes}")
     if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
         raise InvalidInput(f"expected one floating-point dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[2])):
         wanted = f"expected a boolean key_mask of shape {(k.shape[0], k.shape[2])}"
         raise InvalidInput(f"{wanted}, got {key_mask.dtype} {tuple(key_mask.shape)}")
+
+
+def _grouped_causal(
+    q: Tensor, k: Tensor, v: Tensor, feature_map: Map, key_mask: Tensor | None, state: ScanState | None, **form: Any
+) -> tuple[Tensor, ScanState]:
+    """`causal` where consecutive query heads share a head of keys, and its state."""
+    key_heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    state = None if state is None else _share_state(state, group, key_heads)
+    if q.shape[2] == 1:  # decoding: the queries of a group as rows that follow their key
+        real = k.new_ones(len(k), 1, dtype=torch.bool) if key_mask is None else key_mask
+        keys, values = (pad(x, (0, 0, 0, group - 1)) for x in (k, v))
+        rows, real = q.reshape(len(q), key_heads, group, -1), pad(real, (0, group - 1))
+        out, after = causal(rows, keys, values, feature_map, key_mask=real, state=state, **form)
+        return out.reshape(*q.shape[:3], -1), after
+    # Each member of the groups meets the same keys; the state after them is the same each time.
+    parts = [
+        causal(queries, k, v, feature_map, key_mask=key_mask, state=state, **form)
+        for queries in split_members(q, key_heads)
+    ]
+    return interleave([out for out, _ in parts]), parts[0][1]
+
+
+def _grouped_decays(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: Map,
+    key_mask: Tensor | None,
+    state: ScanState | None,
+    decay: Tensor,
+    **form: Any,
+) -> tuple[Tensor, ScanState]:
+    """`causal` where consecutive query heads share a head of keys but forget it at different speeds."""
+    heads = q.shape[1]
+    if decay.shape != (heads,):
+        raise InvalidInput(f"expected one decay for each of {heads} heads, got shape {tuple(decay.shape)}")
+    if state is not None and state.sums.shape[1] != heads:
+        raise InvalidInput(f"expected a state of {heads} heads, one for each decay, got {state.sums.shape[1]}")
+    if is_number(q.shape[2], 1):  # decoding: each state takes in the new token, which is all there is to repeat
+        keys, values = (x.repeat_interleave(heads // k.shape[1], 1) for x in (k, v))
+        return causal(q, keys, values, feature_map, key_mask=key_mask, state=state, decay=decay, **form)
+    parts = [
+        causal(
+            queries,
+            k,
+            v,
+            feature_map,
+            key_mask=key_mask,
+            state=None if state is None else ScanState(state.sums[:, member], state.offset[:, member]),
+            decay=decay[member],
+            **form,
+        )
+        for queries, member in zip(split_members(q, k.shape[1]), members(heads, k.shape[1]))
+    ]
+    sums, offset = (interleave([getattr(after, name) for _, after in parts]) for name in ("sums", "offset"))
+    return interleave([out for out, _ in parts]), ScanState(sums, offset)
+
+
+def _share_state(state: ScanState, group: int, key_heads: int) -> ScanState:
+    """A state of the key heads; one before the first token may have been made for all query heads."""
+    if state.sums.shape[1] != group * key_heads:
+        return state
+    if host_may_read(state.sums) and bool(state.sums.any()):
+        raise InvalidInput(
+            f"the state has {group * key_heads} heads and the keys {key_heads}; give as many key heads at every step"
+        )
+    return ScanState(state.sums[:, ::group], state.offset[:, ::group])
 
 
 def _prepare(

@@ -1,0 +1,1 @@
+"""Keep trained weights: swap a model's attention, heal it by distillation, make it lighter."""
