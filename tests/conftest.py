@@ -4,6 +4,8 @@ Everything here is handed out by fixtures of session scope, so that Hypothesis m
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -26,6 +28,14 @@ assert Path(longspan.__file__).is_relative_to(Path(__file__).parents[1]), f"thes
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 if BESIDE.is_dir():
     os.environ.setdefault("LONGSPAN_DATA", str(BESIDE))
+
+# Some virtual machines announce AMX and die at its first instruction. oneDNN reads this before its first product, and
+# processes that tests start inherit it.
+PRODUCT = "import torch; torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))"
+FLAGS = Path("/proc/cpuinfo")
+if "ONEDNN_MAX_CPU_ISA" not in os.environ and FLAGS.is_file() and "amx_bf16" in FLAGS.read_text():
+    if subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True).returncode < 0:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 torch.set_num_threads(1)
 settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)
@@ -61,6 +71,13 @@ def _is_quick(item: pytest.Item) -> bool:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands print does not depend on the terminal that the tests were started in."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,9 @@ def quantize(
     if json:
         return print_json(record)
     console = output()
-    console.print(f"wrote {out}: {len(quantized.replaced)} layers with bits {quantized.bits}", markup=False)
+    console.print(
+        f"wrote {out}: {len(quantized.replaced)} layers with bits {quantized.bits}", markup=False, soft_wrap=True
+    )
     if tried:
         times = ", ".join(f"{name} {time:.3g} ms" for name, time in tried.items())
         console.print(f"tried, a token: {times}", markup=False)

@@ -143,12 +143,12 @@ def audit(
         print_json(record)
     if out is not None:
         files.write_text(out, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        console.print(f"wrote {out}", markup=False)
+        console.print(f"wrote {out}", markup=False, soft_wrap=True)
     if html is not None:
         from longspan.report.audit import audit_page
 
         files.write_text(html, audit_page(record))
-        console.print(f"wrote {html}", markup=False)
+        console.print(f"wrote {html}", markup=False, soft_wrap=True)
     return EXIT[overall(certificate.verdict for certificate in certificates)]
 
 

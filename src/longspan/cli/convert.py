@@ -55,7 +55,7 @@ def convert(
         lists = {"unused": unused, "untrained": converted.fresh}
         return print_json({"path": str(target), **kind, "tokenizer": converted.tokenizer is not None, **lists})
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {target}: {converted.family or model.name}, {model.dtype}", markup=False)
+    console.print(f"wrote {target}: {converted.family or model.name}, {model.dtype}", markup=False, soft_wrap=True)
     if unused:
         what = "absolute positions or head" if to == "etc" else "heads"
         console.print(f"not written, as the architecture has no such {what}: {', '.join(unused)}", markup=False)

@@ -134,4 +134,4 @@ def prepare(
     console.print(table)
     console.print(escape(f"{name}: {data_set.what}. Terms: {terms}"))
     if out is not None:
-        console.print(escape(f"{out}: token files and the tokenizer, {vocabulary} tokens"))
+        console.print(escape(f"{out}: token files and the tokenizer, {vocabulary} tokens"), soft_wrap=True)

@@ -60,7 +60,7 @@ def export(
     if json:
         return print_json(exported.record())
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {exported.path}: {', '.join(exported.files)}", markup=False)
+    console.print(f"wrote {exported.path}: {', '.join(exported.files)}", markup=False, soft_wrap=True)
     for name, program in exported.programs.items():
         console.print(f"{name}: {_inputs(program)} → {_few(program['outputs'])}", markup=False)
     for check in exported.checks:

@@ -141,7 +141,7 @@ def swap(
     _show(swapped)
     if why_not is not None:
         say(f"no report: {why_not}")
-    output().print(_files(out, report_only, reported=beside is not None), markup=False)
+    output().print(_files(out, report_only, reported=beside is not None), markup=False, soft_wrap=True)
 
 
 def _read(text: Path) -> str:

@@ -21,6 +21,7 @@ from longspan.precision import has_bfloat16
 SCHEMES = ("4", "8", "dynamic8", "bf16")
 GROUPS = (32, 64, 128, 256)  # sizes that torch's 4-bit kernel has
 ROWS_AT_ONCE = 16  # the 4-bit kernel packs outputs in multiples of this
+INPUTS_AT_ONCE = 16  # the 8-bit kernel reads inputs in multiples of this, past the end of other rows
 # Up to so many rows the packed product is faster than dequantising first (benchmarks/quantized.py --kernels).
 ALL = 2**62
 FEW = {"4": 128, "8": 32, "dynamic8": ALL, "bf16": ALL if has_bfloat16() else 4}
@@ -243,7 +244,11 @@ def _packed(layer: QuantizedLinear) -> Callable[[Tensor], Tensor]:
         return lambda x: aten._weight_int4pack_mm_for_cpu(x.to(half), packed, group, scales)
     scale = layer.scale
     if layer.bits == "8":
-        return lambda x: aten._weight_int8pack_mm(x.to(half), weight, scale)
+        missing = -layer.in_features % INPUTS_AT_ONCE
+        if not missing:
+            return lambda x: aten._weight_int8pack_mm(x.to(half), weight, scale)
+        weight = functional.pad(weight, (0, missing))
+        return lambda x: aten._weight_int8pack_mm(functional.pad(x.to(half), (0, missing)), weight, scale)
     zeros = torch.zeros(layer.out_features, dtype=torch.long)
     with warnings.catch_warnings():  # deprecated in torch 2.13; a build without it takes the plain product
         warnings.simplefilter("ignore", UserWarning)

@@ -63,7 +63,7 @@ class Grouped(Layout):
     ) -> tuple[Tensor, Tensor]:
         if self._as_rows(keep, bias):
             rows_out, rows_lse = self.inner.forward(as_rows(q, k.shape[1]), k, v, keep, None, scale)
-            return rows_out.reshape(q.shape), rows_lse.reshape(q.shape[:3])
+            return _split_groups(rows_out, q), rows_lse.reshape(q.shape[:3])
         out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
         for heads in self._members:
             out[:, heads], lse[:, heads] = self.inner.of_heads(heads).forward(
@@ -114,6 +114,15 @@ class Grouped(Layout):
     @property
     def _members(self) -> list[slice]:
         return members(self.group, 1)
+
+
+def _split_groups(rows: Tensor, q: Tensor) -> Tensor:
+    """Rows of the key heads as rows of the query heads.
+
+    The heads of a token become neighbours in memory: the copy is made here, so merging the heads makes none.
+    """
+    by_token = rows.unflatten(2, (-1, q.shape[2])).permute(0, 3, 1, 2, 4)
+    return by_token.flatten(2, 3).contiguous().transpose(1, 2)
 
 
 def _of(keep: Tensor | None, heads: slice) -> Tensor | None:
