@@ -33,8 +33,9 @@ if BESIDE.is_dir():
 # processes that tests start inherit it.
 PRODUCT = "import torch; torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))"
 FLAGS = Path("/proc/cpuinfo")
-if "ONEDNN_MAX_CPU_ISA" not in os.environ and FLAGS.is_file() and "amx_bf16" in FLAGS.read_text():
-    if subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True).returncode < 0:
+if FLAGS.is_file() and "amx_bf16" in FLAGS.read_text() and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+    ended = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True).returncode
+    if ended < 0:  # by a signal
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 torch.set_num_threads(1)
