@@ -4,8 +4,6 @@ Everything here is handed out by fixtures of session scope, so that Hypothesis m
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,6 +15,7 @@ from hypothesis import settings
 from torch import Tensor
 
 import longspan
+from longspan import precision
 
 if TYPE_CHECKING:
     from longspan.models.base import Model
@@ -29,14 +28,9 @@ BESIDE = Path(__file__).parents[2] / "shared" / "data"
 if BESIDE.is_dir():
     os.environ.setdefault("LONGSPAN_DATA", str(BESIDE))
 
-# Some virtual machines announce AMX and die at its first instruction. oneDNN reads this before its first product, and
-# processes that tests start inherit it.
-PRODUCT = "import torch; torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))"
-FLAGS = Path("/proc/cpuinfo")
-if FLAGS.is_file() and "amx_bf16" in FLAGS.read_text() and "ONEDNN_MAX_CPU_ISA" not in os.environ:
-    ended = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True).returncode
-    if ended < 0:  # by a signal
-        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+# oneDNN reads this before its first product, and processes that tests start inherit it.
+if not precision.bfloat16_runs.__wrapped__():
+    os.environ.setdefault(*precision.WITHOUT_AMX)
 
 torch.set_num_threads(1)
 settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)

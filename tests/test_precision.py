@@ -11,7 +11,8 @@ from longspan import precision
 def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cpuinfo"
     monkeypatch.setattr(precision, "CPU_FLAGS", path)
-    monkeypatch.setattr(precision, "has_bfloat16", precision.has_bfloat16.__wrapped__)
+    monkeypatch.setattr(precision, "_cpu_flags", precision._cpu_flags.__wrapped__)
+    monkeypatch.setattr(precision, "bfloat16_runs", precision.bfloat16_runs.__wrapped__)
     return path
 
 
@@ -31,6 +32,16 @@ def test_with_the_flags_the_trial_decides(
     monkeypatch.setattr(precision, "_trial", lambda: (0.002, half))
     text = f"a product took {half * 1000:.0f} ms in bfloat16 and 2 ms in float32"
     assert precision.choose_precision() == (chosen, text)
+
+
+def test_a_machine_that_dies_of_bfloat16_is_found_without_dying(flags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "PRODUCT", "import os; os.kill(os.getpid(), 4)")
+    flags.write_text("flags : fpu avx512_bf16\n")
+    assert precision.bfloat16_runs()  # no AMX: nothing is tried
+    flags.write_text("flags : fpu avx512_bf16 amx_bf16\n")
+    assert not precision.bfloat16_runs()
+    chosen, reason = precision.choose_precision()
+    assert chosen == "float32" and "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in reason
 
 
 def test_the_trial_measures_both() -> None:

@@ -1,5 +1,7 @@
 """Autocast and dtypes, for operations that choose their precision themselves."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 CPU_FLAGS = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 TRIAL = 0.05  # seconds for both precisions together
+PRODUCT = "import torch; torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))"
+WITHOUT_AMX = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # environment variable that keeps oneDNN from using AMX
 
 
 def autocast_type(device: torch.device) -> torch.dtype | None:
@@ -55,19 +59,20 @@ def unify_dtypes(
     return cast[id(q)], cast[id(k)], cast[id(v)], cast_streams
 
 
+@lru_cache(maxsize=1)
 def _onednn_has_bfloat16() -> bool:
-    """Whether torch's recurrent layers run in bfloat16 on this CPU; on one with AVX2 only, oneDNN raises an error."""
+    """Whether torch's recurrent layers run in bfloat16 on this CPU; on one with AVX2 only, oneDNN raises an error.
+
+    Not asked at import: from then on oneDNN ignores the environment variable of `WITHOUT_AMX`.
+    """
     asks = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return asks is None or bool(asks())
-
-
-RECURRENT_BFLOAT16 = _onednn_has_bfloat16()
 
 
 def no_recurrent_half(like: Tensor) -> bool:
     """Whether torch's recurrent layers lack the dtype of autocast on this CPU: float16 always, bfloat16 on some."""
     half = autocast_type(like.device) if like.is_cpu else None
-    return half == torch.float16 or (half == torch.bfloat16 and not RECURRENT_BFLOAT16)
+    return half == torch.float16 or (half == torch.bfloat16 and not _onednn_has_bfloat16())
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -76,14 +81,28 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def has_bfloat16() -> bool:
-    """Whether the processor has bfloat16 products, by its flags; elsewhere torch emulates them."""
+def _cpu_flags() -> frozenset[str]:
     try:
         lines = CPU_FLAGS.read_text().splitlines()
     except OSError:  # no Linux
-        return False
-    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
-    return any(flag in flags for flag in BFLOAT16_FLAGS)
+        return frozenset()
+    return frozenset(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor has bfloat16 products, by its flags; elsewhere torch emulates them."""
+    return not _cpu_flags().isdisjoint(BFLOAT16_FLAGS)
+
+
+@lru_cache(maxsize=1)
+def bfloat16_runs() -> bool:
+    """Whether a bfloat16 product survives here: some virtual machines announce AMX and kill a process that uses it.
+
+    Tried once, in a process of its own, and only on processors that announce AMX.
+    """
+    if "amx_bf16" not in _cpu_flags():
+        return True
+    return subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True).returncode >= 0  # < 0: by a signal
 
 
 def choose_precision(device: torch.device | str = "cpu") -> tuple[str, str]:
@@ -99,6 +118,9 @@ def choose_precision(device: torch.device | str = "cpu") -> tuple[str, str]:
         return "float32", f"bfloat16 is not tried on {kind}"
     if not has_bfloat16():
         return "float32", f"the processor has neither {' nor '.join(BFLOAT16_FLAGS)}"
+    if not bfloat16_runs():
+        name, value = WITHOUT_AMX
+        return "float32", f"bfloat16 crashes on this machine, whose AMX does not work; {name}={value} avoids it"
     plain, half = _trial()
     text = f"a product took {half * 1000:.2g} ms in bfloat16 and {plain * 1000:.2g} ms in float32"
     return "bfloat16" if half < plain else "float32", text
@@ -122,7 +144,9 @@ def _trial() -> tuple[float, float]:
 
 
 __all__ = [
+    "WITHOUT_AMX",
     "autocast_type",
+    "bfloat16_runs",
     "choose_precision",
     "full_precision",
     "has_bfloat16",

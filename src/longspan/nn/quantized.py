@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidOption, Unsupported, suggest
-from longspan.precision import has_bfloat16
+from longspan.precision import bfloat16_runs, has_bfloat16
 
 SCHEMES = ("4", "8", "dynamic8", "bf16")
 GROUPS = (32, 64, 128, 256)  # sizes that torch's 4-bit kernel has
@@ -305,7 +305,8 @@ def _runs(bits: str) -> bool:
     if bits not in _known:
         try:
             trial = QuantizedLinear.of(torch.eye(32), None, bits)
-            _known[bits] = bool(_packed(trial)(torch.ones(2, 32)).isfinite().all())
+            survives = bits != "bf16" or bfloat16_runs()
+            _known[bits] = survives and bool(_packed(trial)(torch.ones(2, 32)).isfinite().all())
         except (AttributeError, RuntimeError, NotImplementedError):
             _known[bits] = False
     return _known[bits]
