@@ -121,7 +121,7 @@ def _split_groups(rows: Tensor, q: Tensor) -> Tensor:
 
     The heads of a token become neighbours in memory: the copy is made here, so merging the heads makes none.
     """
-    by_token = rows.unflatten(2, (-1, q.shape[2])).permute(0, 3, 1, 2, 4)
+    by_token: Tensor = rows.unflatten(2, (-1, q.shape[2])).permute(0, 3, 1, 2, 4)
     return by_token.flatten(2, 3).contiguous().transpose(1, 2)
 
 
