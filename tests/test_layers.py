@@ -19,6 +19,7 @@ ROWS = [
         "files",
         "graphs",
         "manifest",
+        "native",
         "parsing",
         "pools",
         "precision",

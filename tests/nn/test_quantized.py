@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longspan.errors import InvalidOption, Unsupported
-from longspan.nn import quantized
+from longspan.nn import packed_product, quantized
 from longspan.nn.quantized import SCHEMES, QuantizedLinear, join, pack4, unpack4
 
 PACKED = ("aten._weight_int4pack_mm_for_cpu", "aten._weight_int8pack_mm")
@@ -27,6 +27,12 @@ class Watch(TorchDispatchMode):
         if name in PACKED:
             self.seen.append((name, args[0].dtype))
         return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def torch_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a C compiler."""
+    monkeypatch.setattr(packed_product, "functions", lambda: None)
 
 
 def weight(outputs: int = 48, inputs: int = 64) -> Tensor:
@@ -73,6 +79,7 @@ def test_rounding_error_is_at_most_half_a_step(bits: str) -> None:
     assert (error <= step * (0.5 + outside)).all()
 
 
+@pytest.mark.usefixtures("torch_kernels")
 @pytest.mark.parametrize("bits", SCHEMES)
 @pytest.mark.parametrize("rows", [1, 5, 200])
 def test_product_is_that_of_the_dequantised_weight(bits: str, rows: int) -> None:
@@ -88,6 +95,7 @@ def test_product_is_that_of_the_dequantised_weight(bits: str, rows: int) -> None
     assert ((out - exact).abs() <= bound + 1e-3 * exact.abs().max()).all()
 
 
+@pytest.mark.usefixtures("torch_kernels")
 @pytest.mark.parametrize("bits", ["8", "dynamic8", "bf16"])
 @pytest.mark.parametrize("inputs", [8, 40, 50])
 def test_any_number_of_inputs(bits: str, inputs: int) -> None:
@@ -131,6 +139,7 @@ def test_any_leading_dimensions() -> None:
     assert layer(x[0, 0].double()).dtype == torch.float64
 
 
+@pytest.mark.usefixtures("torch_kernels")
 @pytest.mark.parametrize("bits", ["4", "8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_packed_kernels_never_see_float32(bits: str, dtype: torch.dtype) -> None:
@@ -143,7 +152,7 @@ def test_packed_kernels_never_see_float32(bits: str, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("bits", SCHEMES)
-def test_without_kernel_the_product_is_plain(bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kernel_the_product_is_plain(bits: str, monkeypatch: pytest.MonkeyPatch, torch_kernels: None) -> None:
     monkeypatch.setitem(quantized._known, bits, False)
     layer, x = QuantizedLinear.of(weight(), None, bits), torch.randn(3, 64)
     assert layer.kernel == "plain product with the dequantised weight"
@@ -170,7 +179,7 @@ def test_casting_a_model_keeps_the_scheme_and_forgets_the_packed_form() -> None:
     layer, x = QuantizedLinear.of(weight(), None, "4"), torch.randn(2, 64)
     before = layer(x)
     layer.double()
-    assert layer.scale is not None and layer.scale.dtype == torch.bfloat16 and layer._product is None
+    assert layer.scale is not None and layer.scale.dtype == torch.bfloat16 and layer._product is layer._native is None
     assert torch.equal(layer(x), before) and torch.equal(deepcopy(layer)(x), before)
 
 

@@ -1,8 +1,9 @@
 """Linear layers with lighter weights: 4 or 8 bits with scales, or bfloat16. For inference only.
 
-What is stored is independent of the machine: integers and scales. torch's CPU kernels read a packed form of them, made
-at the first call. Those for weights alone want bfloat16 inputs: with float32 they fall back to scalar code, tens of
-times slower, so inputs are cast around the call. Many rows are faster with a dequantised weight and a plain product.
+What is stored is independent of the machine: integers and scales. Where there is a C compiler, a few rows are
+multiplied by our own kernel (`nn/packed_product.py`). torch's CPU kernels read a packed form of the weights, made at
+the first call. Those for weights alone want bfloat16 inputs: with float32 they fall back to scalar code, tens of times
+slower, so inputs are cast around the call. Many rows are faster with a dequantised weight and a plain product.
 """
 
 import warnings
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidOption, Unsupported, suggest
+from longspan.nn import packed_product
 from longspan.precision import bfloat16_runs, has_bfloat16
 
 SCHEMES = ("4", "8", "dynamic8", "bf16")
@@ -25,6 +27,7 @@ INPUTS_AT_ONCE = 16  # the 8-bit kernel reads inputs in multiples of this, past 
 # Up to so many rows the packed product is faster than dequantising first (benchmarks/quantized.py --kernels).
 ALL = 2**62
 FEW = {"4": 128, "8": 32, "dynamic8": ALL, "bf16": ALL if has_bfloat16() else 4}
+FEW_NATIVE = {"4": 32, "8": 32}  # by our own kernel, which has these schemes only
 
 
 def check_scheme(bits: str, group: int) -> None:
@@ -80,6 +83,7 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", torch.zeros(outputs, dtype=torch.float32) if bias else None)
         self.fine = False
         self._product: Callable[[Tensor], Tensor] | None = None
+        self._native: Callable[[Tensor], Tensor] | None = None
         self._joined: QuantizedLinear | None = None
 
     @classmethod
@@ -107,8 +111,14 @@ class QuantizedLinear(nn.Module):
         if x.requires_grad and torch.is_grad_enabled():
             raise Unsupported("quantised weights have no gradient: train the model first and quantise it afterwards")
         flat = x.reshape(-1, self.in_features)
-        if flat.shape[0] > FEW[self.bits] or not x.is_cpu:
+        native = self.bits in FEW_NATIVE and packed_product.runs()
+        many = torch.compiler.is_compiling() or flat.shape[0] > (FEW_NATIVE if native else FEW)[self.bits]
+        if many or not x.is_cpu:  # a graph of torch's operators is for any number of rows
             out = functional.linear(flat, self.dequantised(x.dtype))
+        elif native:
+            if self._native is None:
+                self._native = self._own()
+            out = self._native(flat).to(x.dtype)
         else:
             if self._product is None:
                 self._product = self._pack()
@@ -132,7 +142,17 @@ class QuantizedLinear(nn.Module):
     @property
     def kernel(self) -> str:
         """What computes the product of a few rows."""
+        if self.bits in FEW_NATIVE and packed_product.runs():
+            return packed_product.NAME
         return KERNELS[self.bits] if _runs(self.bits) else "plain product with the dequantised weight"
+
+    def _own(self) -> Callable[[Tensor], Tensor]:
+        """The product of a few rows by our own kernel."""
+        assert self.scale is not None
+        if self.bits == "8":
+            return packed_product.product8(self.weight, self.scale)
+        assert self.zero is not None
+        return packed_product.product4(self.weight, self.scale, self.zero, self.group)
 
     def _pack(self) -> Callable[[Tensor], Tensor]:
         """The product of a few rows, by torch's kernel or, if this build has none, with the dequantised weight."""
@@ -143,22 +163,22 @@ class QuantizedLinear(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "QuantizedLinear":
         """Moves the weight to another device; its precision stays."""
-        self._product = self._joined = None
+        self._product = self._native = self._joined = None
         for name, tensor in self._buffers.items():
             if tensor is not None:
                 self._buffers[name] = tensor.to(fn(tensor).device)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_product": None, "_joined": None}  # packed again after a copy
+        return {**self.__dict__, "_product": None, "_native": None, "_joined": None}  # packed again after a copy
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._product = self._joined = None
+        self._product = self._native = self._joined = None
         super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
     def reset(self) -> None:
         """Forgets the packed form, after the weight was changed in place."""
-        self._product = self._joined = None
+        self._product = self._native = self._joined = None
 
     def extra_repr(self) -> str:
         group = f", group={self.group}" if self.bits == "4" else ""

@@ -1,0 +1,84 @@
+"""Products of a few rows with weights of 4 or 8 bits, by our own kernel in C (`native/packed_product.c`).
+
+It rounds inputs to 8 bits in blocks of 32, each with a scale of its own, and reads each weight once. torch's kernels
+compute in floating point instead, which takes twice the time on processors without AVX-512 (docs/quantize.md).
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from longspan.errors import InvalidInput
+from longspan.native import library
+
+BLOCK = 32
+NAME = "longspan's kernel, compiled here"
+
+
+@cache
+def functions() -> ctypes.CDLL | None:
+    """The compiled kernel, with its argument types; None if there is no compiler."""
+    found = library("packed_product")
+    if found is None:
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    rows = [pointer, number, number]  # inputs: data, rows, columns
+    found.product4.argtypes = [*rows, pointer, pointer, pointer, number, number, pointer, ctypes.c_int]
+    found.product8.argtypes = [*rows, pointer, number, pointer, number, pointer, ctypes.c_int]
+    return found
+
+
+def runs() -> bool:
+    """Whether the kernel can be called: it exists, and no graph is being recorded, which could not hold it."""
+    return not torch.compiler.is_compiling() and functions() is not None
+
+
+def product4(weight: Tensor, scale: Tensor, zero: Tensor, group: int) -> Callable[[Tensor], Tensor]:
+    """x weightᵀ for rows x; the weight is packed as in `QuantizedLinear`, (outputs, inputs / 2) bytes."""
+    (outputs, half), kernel = weight.shape, _loaded().product4
+    held = weight.contiguous(), scale.contiguous(), zero.contiguous()  # their memory must outlive the function
+    addresses = [x.data_ptr() for x in held]
+
+    def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
+        x = x.to(torch.float32).contiguous()
+        out = torch.empty(len(x), outputs)
+        size = (len(x), 2 * half)
+        _check(kernel(x.data_ptr(), *size, *addresses, outputs, group, out.data_ptr(), torch.get_num_threads()))
+        return out
+
+    return product
+
+
+def product8(weight: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
+    """x weightᵀ for rows x; the weight is (outputs, inputs) signed bytes with a scale for each output."""
+    (outputs, inputs), kernel = weight.shape, _loaded().product8
+    whole = functional.pad(weight, (0, -inputs % BLOCK)).contiguous()  # the last block is read as a whole
+    held = whole, scale.contiguous()
+    data, stride, scales = whole.data_ptr(), whole.shape[1], held[1].data_ptr()
+
+    def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
+        x = x.to(torch.float32).contiguous()
+        out = torch.empty(len(x), outputs)
+        size = (len(x), inputs)
+        _check(kernel(x.data_ptr(), *size, data, stride, scales, outputs, out.data_ptr(), torch.get_num_threads()))
+        return out
+
+    return product
+
+
+def _loaded() -> ctypes.CDLL:
+    found = functions()
+    assert found is not None, "ask runs() first"
+    return found
+
+
+def _check(code: int) -> None:
+    if code:
+        raise InvalidInput("the product of a quantised layer found no memory for its inputs")
+
+
+__all__ = ["NAME", "functions", "product4", "product8", "runs"]
