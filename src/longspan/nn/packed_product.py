@@ -7,6 +7,7 @@ compute in floating point instead, which takes twice the time on processors with
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def functions() -> ctypes.CDLL | None:
     if found is None:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    rows = [pointer, number, number]  # inputs: data, rows, columns
+    rows: list[Any] = [pointer, number, number]  # inputs: data, rows, columns
     found.product4.argtypes = [*rows, pointer, pointer, pointer, number, number, pointer, ctypes.c_int]
     found.product8.argtypes = [*rows, pointer, number, pointer, number, pointer, ctypes.c_int]
     return found

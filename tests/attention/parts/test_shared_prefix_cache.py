@@ -146,3 +146,19 @@ def test_rows_of_each_batch_row_can_be_gathered():
     rows = Rows.empty(2).append(torch.arange(12.0).view(2, 1, 6, 1))
     found = rows.gather(torch.tensor([[0, 5], [1, 2]])).value.flatten(1)
     assert found.tolist() == [[0.0, 5.0], [7.0, 8.0]]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_many_members_with_few_shared_keys_go_apart_and_keep_their_own_keys_only(padded: bool) -> None:
+    """64 samples of a prompt of 5 tokens would compare each with the keys of all others."""
+    mask = torch.tensor([[False, False, True, True, True], [True] * 5]) if padded else None
+    many = [row for row in (0, 1) for _ in range(64)]
+    ours, _ = walk(make(), [many, *[list(range(128))] * 4], mask=mask)
+    assert ours.family is None
+    assert ours.k.batch == 128 and len(ours.k) == 5 + 5
+    assert (ours.seen is None) != padded
+
+
+def test_few_members_stay_together() -> None:
+    ours, _ = walk(make(), [FORK, *[list(range(6))] * 40])
+    assert ours.family is not None and not ours.family.crowded

@@ -73,12 +73,18 @@ class SoftmaxState(State):
         return self.k.select(families), self.v.select(families)
 
     def apart(self) -> Self:
-        """The same state with separate keys and values for each row."""
+        """The same state with separate keys and values for each row: those that it may read."""
         assert self.family is not None
-        rows = torch.arange(self.k.batch, device=self.k.value.device).repeat_interleave(self.family.size)
-        seen = self.family.seen()
-        k, v = self._of(rows)
-        return replace(self, k=k, v=v, seen=Rows.empty(len(rows)).append(seen[:, None, :, None]), family=None)
+        owner = torch.arange(self.k.batch, device=self.k.value.device).repeat_interleave(self.family.size)
+        read = self.family.seen()
+        most = int(read.sum(1).max())
+        kept = read.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+        seen = read.gather(1, kept)
+        k, v = (
+            Rows.empty(len(owner)).append(x.value[owner[:, None], :, kept].transpose(1, 2)) for x in (self.k, self.v)
+        )
+        mask = None if bool(seen.all()) else Rows.empty(len(owner)).append(seen[:, None, :, None])
+        return replace(self, k=k, v=v, seen=mask, family=None)
 
 
 class SoftmaxAttention(Attention):
@@ -278,7 +284,7 @@ class SoftmaxAttention(Attention):
 
     def extend_heads(self, q: Queries, k: Keys, v: Values, state: SoftmaxState, extras: Extras) -> tuple[Output, State]:
         if state.family is not None:
-            if q.shape[2] == 1 and extras.key_mask is None:
+            if q.shape[2] == 1 and extras.key_mask is None and not state.family.crowded:
                 return self._decode_family(q, k, v, state, state.family)
             state = state.apart()
         seen = append_mask(state.seen, state.k.count, extras.key_mask, q)

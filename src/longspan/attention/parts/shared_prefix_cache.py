@@ -2,7 +2,9 @@
 
 The keys of a group of beams are one row of the buffer: first the shared prefix, then at each step one key per member.
 Each member has one row of a mask, added to its scores, that says which keys it may read. A member that continues
-another one copies that one's mask row, and no key moves. Keys are compacted only when most are read by no member.
+another one copies that one's mask row, and no key moves. Keys are compacted only when most are read by no member. All
+members are compared with all keys of the group, so many members with few shared keys (64 samples of one short prompt)
+do better apart: `crowded`.
 """
 
 import torch
@@ -12,13 +14,14 @@ from longspan.attention.kernels.flash_dropout import BLOCKED
 from longspan.attention.state import Rows, Selection
 
 PATIENCE = 32  # steps between two checks for keys that no member reads
+CROWD = 8  # times as many keys as a member may read; one product for all members is no faster with more
 
 
 class SharedPrefixCache:
     """Groups of `size` members, consecutive in the batch; `may` (families, size, keys, 1) is added to their scores."""
 
-    def __init__(self, size: int, may: Rows, look: int) -> None:
-        self.size, self._may = size, may
+    def __init__(self, size: int, may: Rows, look: int, prefix: int) -> None:
+        self.size, self._may, self._prefix = size, may, prefix
         self._look = look  # the number of keys from which it is worth checking for unread ones
         self._next: SharedPrefixCache | None = None
         self._masks: dict[int, Tensor] = {}
@@ -29,7 +32,13 @@ class SharedPrefixCache:
         may = torch.zeros(families, size, past, 1, dtype=like.dtype, device=like.device)
         if seen is not None:
             may.masked_fill_(~seen[:, None, :, None], _blocked(may))
-        return cls(size, Rows.empty(families).append(may), past + PATIENCE * size)
+        return cls(size, Rows.empty(families).append(may), past + PATIENCE * size, past)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the group has many more keys than a member would have by itself."""
+        own = len(self._may) - self._prefix
+        return len(self._may) > CROWD * (self._prefix + own / self.size)
 
     def append(self) -> "SharedPrefixCache":
         """One more key for each member, which the others do not read; all layers share the result."""
@@ -37,7 +46,7 @@ class SharedPrefixCache:
             old = self._may.value
             new_keys = old.new_full((self.size, self.size), _blocked(old)).fill_diagonal_(0.0)
             grown = self._may.append(new_keys.expand(old.shape[0], -1, -1)[..., None])
-            self._next = SharedPrefixCache(self.size, grown, self._look)
+            self._next = SharedPrefixCache(self.size, grown, self._look, self._prefix)
         return self._next
 
     def select(self, selection: Selection, families: list[int], size: int) -> tuple["SharedPrefixCache", Tensor | None]:
@@ -52,7 +61,7 @@ class SharedPrefixCache:
                 kept = read.int().argsort(dim=1, descending=True, stable=True)[:, :most]
                 may = may.gather(2, kept[:, None].expand(-1, size, -1))
             look = may.shape[2] + PATIENCE * size
-        return SharedPrefixCache(size, Rows.empty(len(families)).append(may[..., None]), look), kept
+        return SharedPrefixCache(size, Rows.empty(len(families)).append(may[..., None]), look, self._prefix), kept
 
     def mask(self, groups: int) -> Tensor:
         """(families, 1, groups · size, keys), for queries shaped by `fold`."""
