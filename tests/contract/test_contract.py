@@ -1,5 +1,6 @@
 """The contract, for every registered mechanism, every form and every claim it makes."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -29,7 +30,22 @@ def case(subject: AuditSubject, check: Check) -> Any:
     return pytest.param(subject, check, id=identity(subject, check), marks=marks)
 
 
-CASES = [case(subject, check) for subject in SUBJECTS for check in applicable(subject)]
+# With a mask these compile or export all that they do without one; the first form of a mechanism has both.
+AGAIN_WITHOUT_MASK = {"compile", "export"}
+
+
+def cases() -> Iterator[Any]:
+    seen = set()
+    for subject in SUBJECTS:
+        first = (subject.name, subject.claims.causal) not in seen
+        seen.add((subject.name, subject.claims.causal))
+        names = {check.name for check in applicable(subject)}
+        for check in applicable(subject):
+            if first or check.name not in AGAIN_WITHOUT_MASK or f"{check.name}_masked" not in names:
+                yield case(subject, check)
+
+
+CASES = list(cases())
 
 
 @pytest.mark.parametrize(("subject", "check"), CASES)

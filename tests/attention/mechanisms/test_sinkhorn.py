@@ -242,6 +242,8 @@ def test_the_contract(options: dict):
         for check in applicable(subject):
             if check.name in ("exponent", "refusals") and "sortcut" in options:
                 continue  # SortCut mixes fewer blocks, and has no causal form
+            if check.name in ("compile", "export"):
+                continue  # slow, and the same with a mask follows
             finding = check(subject)
             assert finding.passed, f"{finding.check}: {finding.measured} over {finding.limit}; {finding.detail}"
 
