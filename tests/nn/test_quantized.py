@@ -179,7 +179,7 @@ def test_casting_a_model_keeps_the_scheme_and_forgets_the_packed_form() -> None:
     layer, x = QuantizedLinear.of(weight(), None, "4"), torch.randn(2, 64)
     before = layer(x)
     layer.double()
-    assert layer.scale is not None and layer.scale.dtype == torch.bfloat16 and layer._product is layer._native is None
+    assert layer.scale is not None and layer.scale.dtype == torch.bfloat16 and layer._product is None
     assert torch.equal(layer(x), before) and torch.equal(deepcopy(layer)(x), before)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads
 from torch.nn import functional
 
 from longspan.errors import InvalidInput
@@ -45,10 +45,8 @@ def product4(weight: Tensor, scale: Tensor, zero: Tensor, group: int) -> Callabl
     addresses = [x.data_ptr() for x in held]
 
     def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
-        x = x.to(torch.float32).contiguous()
-        out = torch.empty(len(x), outputs)
-        size = (len(x), 2 * half)
-        _check(kernel(x.data_ptr(), *size, *addresses, outputs, group, out.data_ptr(), torch.get_num_threads()))
+        x, rows, out = _rows(x, outputs)
+        _check(kernel(x.data_ptr(), rows, 2 * half, *addresses, outputs, group, out.data_ptr(), get_num_threads()))
         return out
 
     return product
@@ -62,13 +60,18 @@ def product8(weight: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
     data, stride, scales = whole.data_ptr(), whole.shape[1], held[1].data_ptr()
 
     def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
-        x = x.to(torch.float32).contiguous()
-        out = torch.empty(len(x), outputs)
-        size = (len(x), inputs)
-        _check(kernel(x.data_ptr(), *size, data, stride, scales, outputs, out.data_ptr(), torch.get_num_threads()))
+        x, rows, out = _rows(x, outputs)
+        _check(kernel(x.data_ptr(), rows, inputs, data, stride, scales, outputs, out.data_ptr(), get_num_threads()))
         return out
 
     return product
+
+
+def _rows(x: Tensor, outputs: int) -> tuple[Tensor, int, Tensor]:
+    """The inputs as the kernel reads them, the number of their rows, and room for the outputs."""
+    x = x.float() if x.is_contiguous() else x.float().contiguous()
+    rows = x.shape[0]
+    return x, rows, torch.empty(rows, outputs)
 
 
 def _loaded() -> ctypes.CDLL:

@@ -83,7 +83,7 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", torch.zeros(outputs, dtype=torch.float32) if bias else None)
         self.fine = False
         self._product: Callable[[Tensor], Tensor] | None = None
-        self._native: Callable[[Tensor], Tensor] | None = None
+        self._by_native = False  # whether `_product` is our own kernel's
         self._joined: QuantizedLinear | None = None
 
     @classmethod
@@ -111,18 +111,15 @@ class QuantizedLinear(nn.Module):
         if x.requires_grad and torch.is_grad_enabled():
             raise Unsupported("quantised weights have no gradient: train the model first and quantise it afterwards")
         flat = x.reshape(-1, self.in_features)
+        rows = flat.shape[0]
         native = self.bits in FEW_NATIVE and packed_product.runs()
-        many = torch.compiler.is_compiling() or flat.shape[0] > (FEW_NATIVE if native else FEW)[self.bits]
+        many = torch.compiler.is_compiling() or rows > (FEW_NATIVE if native else FEW)[self.bits]
         if many or not x.is_cpu:  # a graph of torch's operators is for any number of rows
             out = functional.linear(flat, self.dequantised(x.dtype))
-        elif native:
-            if self._native is None:
-                self._native = self._own()
-            out = self._native(flat).to(x.dtype)
         else:
-            if self._product is None:
-                self._product = self._pack()
-            out = self._product(flat).to(x.dtype)
+            if self._product is None or self._by_native is not native:
+                self._product, self._by_native = self._own() if native else self._pack(), native
+            out = self._product(flat)
         if self.bias is not None:
             out = out + self.bias
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
@@ -163,22 +160,22 @@ class QuantizedLinear(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "QuantizedLinear":
         """Moves the weight to another device; its precision stays."""
-        self._product = self._native = self._joined = None
+        self._product = self._joined = None
         for name, tensor in self._buffers.items():
             if tensor is not None:
                 self._buffers[name] = tensor.to(fn(tensor).device)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_product": None, "_native": None, "_joined": None}  # packed again after a copy
+        return {**self.__dict__, "_product": None, "_joined": None}  # packed again after a copy
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._product = self._native = self._joined = None
+        self._product = self._joined = None
         super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
     def reset(self) -> None:
         """Forgets the packed form, after the weight was changed in place."""
-        self._product = self._native = self._joined = None
+        self._product = self._joined = None
 
     def extra_repr(self) -> str:
         group = f", group={self.group}" if self.bits == "4" else ""
