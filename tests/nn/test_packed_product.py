@@ -1,5 +1,6 @@
 """The kernel in C for weights of 4 and 8 bits, held to a product of the rounded inputs written in torch."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,18 @@ def test_the_compiled_file_is_kept_and_can_be_declined(tmp_path: Path, monkeypat
     before = kept.stat().st_mtime_ns
     assert fresh("packed_product") is not None and kept.stat().st_mtime_ns == before
     monkeypatch.setenv("LONGSPAN_NATIVE", "0")
+    assert fresh("packed_product") is None
+
+
+def test_a_file_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path))
+    fresh = native.library.__wrapped__
+    assert fresh("packed_product") is not None
+    (kept,) = (tmp_path / "native").iterdir()
+    if os.getuid() == 0:
+        os.chown(kept, 12345, -1)
+    else:
+        monkeypatch.setattr("os.getuid", lambda: 12345)
     assert fresh("packed_product") is None
 
 

@@ -52,9 +52,12 @@ def _compiled(source: Path, compiler: list[str]) -> Path:
     key = hashlib.sha256("\n".join([*parts, _processor()]).encode()).hexdigest()[:16]
     folder = files.cache() / "native"
     target = folder / f"{source.stem}-{key}.so"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in (folder, target):
+        if path.exists() and path.stat().st_uid not in (0, os.getuid()):
+            raise OSError(f"{path} belongs to another user")  # whose code would run here
     if target.is_file():
         return target
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with files.replacing(target) as temporary:
         _compile(source, compiler, temporary)
     return target
