@@ -18,6 +18,7 @@ from longspan.native import library
 
 BLOCK = 32
 NAME = "longspan's kernel, compiled here"
+LARGE = 2**22  # weights from which on waking further threads costs less than they save
 
 
 @cache
@@ -46,7 +47,11 @@ def product4(weight: Tensor, scale: Tensor, zero: Tensor, group: int) -> Callabl
 
     def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
         x, rows, out = _rows(x, outputs)
-        _check(kernel(x.data_ptr(), rows, 2 * half, *addresses, outputs, group, out.data_ptr(), get_num_threads()))
+        _check(
+            kernel(
+                x.data_ptr(), rows, 2 * half, *addresses, outputs, group, out.data_ptr(), threads(outputs * 2 * half)
+            )
+        )
         return out
 
     return product
@@ -61,10 +66,17 @@ def product8(weight: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
 
     def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
         x, rows, out = _rows(x, outputs)
-        _check(kernel(x.data_ptr(), rows, inputs, data, stride, scales, outputs, out.data_ptr(), get_num_threads()))
+        _check(
+            kernel(x.data_ptr(), rows, inputs, data, stride, scales, outputs, out.data_ptr(), threads(outputs * inputs))
+        )
         return out
 
     return product
+
+
+def threads(weights: int) -> int:
+    """How many threads multiply so many weights."""
+    return get_num_threads() if weights >= LARGE else 1
 
 
 def _rows(x: Tensor, outputs: int) -> tuple[Tensor, int, Tensor]:
