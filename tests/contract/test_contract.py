@@ -30,7 +30,7 @@ def case(subject: AuditSubject, check: Check) -> Any:
     return pytest.param(subject, check, id=identity(subject, check), marks=marks)
 
 
-# With a mask these compile or export all that they do without one; the first form of a mechanism has both.
+# Several seconds each: with and without a mask for the first form of a mechanism, with a mask for its other forms.
 AGAIN_WITHOUT_MASK = {"compile", "export"}
 
 

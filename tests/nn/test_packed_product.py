@@ -11,7 +11,8 @@ from longspan import native
 from longspan.nn import packed_product
 from longspan.nn.quantized import QuantizedLinear, join
 
-pytestmark = pytest.mark.skipif(packed_product.functions() is None, reason="no C compiler here")
+# Where there is a compiler, a kernel that does not compile is a failure.
+pytestmark = pytest.mark.skipif(native.find_compiler() is None, reason="no C compiler here")
 BLOCK = packed_product.BLOCK
 
 
@@ -29,6 +30,10 @@ def close(layer: QuantizedLinear, x: Tensor) -> None:
     exact = rounded(x) @ layer.dequantised(torch.float64).T
     size = x.abs().double() @ layer.dequantised(torch.float64).T.abs()
     assert ((layer(x) - exact).abs() <= 1e-5 * size).all()
+
+
+def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
+    assert packed_product.functions() is not None
 
 
 @pytest.mark.parametrize("inputs", [32, 64, 96, 160, 576, 32 * 300])
@@ -110,6 +115,20 @@ def test_a_recorded_graph_has_a_plain_product_for_any_number_of_rows() -> None:
     for rows in (1, 2, 50):
         x = torch.randn(rows, 64)
         torch.testing.assert_close(program.module()(x), x @ layer.dequantised().T)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_layer_does_not_keep_the_output_of_its_example() -> None:
+    layer = QuantizedLinear.of(torch.randn(16, 64), None, "8")
+    traced, x = torch.jit.trace(layer, (torch.randn(2, 64),)), torch.randn(2, 64)
+    torch.testing.assert_close(traced(x), x @ layer.dequantised().T)
+
+
+def test_a_weight_whose_memory_is_exchanged_is_read_where_it_is() -> None:
+    layer, x = QuantizedLinear.of(torch.randn(16, 64), None, "4"), torch.randn(1, 64)
+    before = layer(x)
+    layer.weight.data = layer.weight.clone()
+    assert torch.equal(layer(x), before)
 
 
 def test_the_compiled_file_is_kept_and_can_be_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 /* Products of a few float32 rows with a weight of 4 or 8 bits, for decoding on a CPU.
 
-   Inputs are rounded to 8 bits in blocks of 32, each with its own scale, so that a block's product is one of integers:
-   exact, and four to eight times as many a cycle as in float32. Blocks are added in float32.
+   Inputs are rounded to 8 bits in blocks of 32, each with its own scale, so that a block's product is one of integers,
+   which is exact. Blocks are added in float32.
 
      4 bits: out = sum over blocks of scale * step * (q . x) + (zero - 8 * scale) * step * sum(x)
      8 bits: out = scale * sum over blocks of step * (q . x)

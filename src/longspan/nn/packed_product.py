@@ -1,7 +1,7 @@
 """Products of a few rows with weights of 4 or 8 bits, by our own kernel in C (`native/packed_product.c`).
 
 It rounds inputs to 8 bits in blocks of 32, each with a scale of its own, and reads each weight once. torch's kernels
-compute in floating point instead, which takes twice the time on processors without AVX-512 (docs/quantize.md).
+compute in floating point instead; docs/quantize.md has both speeds.
 """
 
 import ctypes
@@ -36,22 +36,24 @@ def functions() -> ctypes.CDLL | None:
 
 def runs() -> bool:
     """Whether the kernel can be called: it exists, and no graph is being recorded, which could not hold it."""
-    return not torch.compiler.is_compiling() and functions() is not None
+    return not recording() and functions() is not None
+
+
+def recording() -> bool:
+    """Whether torch is recording a graph: by compile, export or jit.trace."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def product4(weight: Tensor, scale: Tensor, zero: Tensor, group: int) -> Callable[[Tensor], Tensor]:
     """x weightᵀ for rows x; the weight is packed as in `QuantizedLinear`, (outputs, inputs / 2) bytes."""
     (outputs, half), kernel = weight.shape, _loaded().product4
-    held = weight.contiguous(), scale.contiguous(), zero.contiguous()  # their memory must outlive the function
-    addresses = [x.data_ptr() for x in held]
+    inputs, count = 2 * half, threads(outputs * 2 * half)
+    weight, scale, zero = weight.contiguous(), scale.contiguous(), zero.contiguous()
 
-    def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
+    def product(x: Tensor) -> Tensor:
         x, rows, out = _rows(x, outputs)
-        _check(
-            kernel(
-                x.data_ptr(), rows, 2 * half, *addresses, outputs, group, out.data_ptr(), threads(outputs * 2 * half)
-            )
-        )
+        held = weight.data_ptr(), scale.data_ptr(), zero.data_ptr()  # asked anew: memory may be exchanged (`.data = …`)
+        _check(kernel(x.data_ptr(), rows, inputs, *held, outputs, group, out.data_ptr(), count()))
         return out
 
     return product
@@ -61,22 +63,20 @@ def product8(weight: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
     """x weightᵀ for rows x; the weight is (outputs, inputs) signed bytes with a scale for each output."""
     (outputs, inputs), kernel = weight.shape, _loaded().product8
     whole = functional.pad(weight, (0, -inputs % BLOCK)).contiguous()  # the last block is read as a whole
-    held = whole, scale.contiguous()
-    data, stride, scales = whole.data_ptr(), whole.shape[1], held[1].data_ptr()
+    stride, scale, count = whole.shape[1], scale.contiguous(), threads(outputs * inputs)
 
-    def product(x: Tensor, held: tuple[Tensor, ...] = held) -> Tensor:
+    def product(x: Tensor) -> Tensor:
         x, rows, out = _rows(x, outputs)
-        _check(
-            kernel(x.data_ptr(), rows, inputs, data, stride, scales, outputs, out.data_ptr(), threads(outputs * inputs))
-        )
+        held = whole.data_ptr(), stride, scale.data_ptr()
+        _check(kernel(x.data_ptr(), rows, inputs, *held, outputs, out.data_ptr(), count()))
         return out
 
     return product
 
 
-def threads(weights: int) -> int:
-    """How many threads multiply so many weights."""
-    return get_num_threads() if weights >= LARGE else 1
+def threads(weights: int) -> Callable[[], int]:
+    """How many threads multiply so many weights: torch's number, which may change, or one."""
+    return get_num_threads if weights >= LARGE else lambda: 1
 
 
 def _rows(x: Tensor, outputs: int) -> tuple[Tensor, int, Tensor]:

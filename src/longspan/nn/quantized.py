@@ -83,7 +83,6 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", torch.zeros(outputs, dtype=torch.float32) if bias else None)
         self.fine = False
         self._product: Callable[[Tensor], Tensor] | None = None
-        self._by_native = False  # whether `_product` is our own kernel's
         self._joined: QuantizedLinear | None = None
 
     @classmethod
@@ -113,12 +112,12 @@ class QuantizedLinear(nn.Module):
         flat = x.reshape(-1, self.in_features)
         rows = flat.shape[0]
         native = self.bits in FEW_NATIVE and packed_product.runs()
-        many = torch.compiler.is_compiling() or rows > (FEW_NATIVE if native else FEW)[self.bits]
+        many = packed_product.recording() or rows > (FEW_NATIVE if native else FEW)[self.bits]
         if many or not x.is_cpu:  # a graph of torch's operators is for any number of rows
             out = functional.linear(flat, self.dequantised(x.dtype))
         else:
-            if self._product is None or self._by_native is not native:
-                self._product, self._by_native = self._own() if native else self._pack(), native
+            if self._product is None:
+                self._product = self._own() if native else self._pack()
             out = self._product(flat)
         if self.bias is not None:
             out = out + self.bias

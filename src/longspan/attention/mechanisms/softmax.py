@@ -24,7 +24,7 @@ from longspan.attention.layouts.base import cap
 from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.learned_sink import sink_logits, sink_softmax
-from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache
+from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache, read_first
 from longspan.attention.state import Rows, Selection, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -78,7 +78,7 @@ class SoftmaxState(State):
         owner = torch.arange(self.k.batch, device=self.k.value.device).repeat_interleave(self.family.size)
         read = self.family.seen()
         most = int(read.sum(1).max())
-        kept = read.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+        kept = read_first(read)[:, :most]
         seen = read.gather(1, kept)
         k, v = (
             Rows.empty(len(owner)).append(x.value[owner[:, None], :, kept].transpose(1, 2)) for x in (self.k, self.v)

@@ -58,7 +58,7 @@ class SharedPrefixCache:
             read = (may == 0).any(1)
             most = int(read.sum(1).max())
             if 2 * most <= may.shape[2]:
-                kept = read.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+                kept = read_first(read)[:, :most]
                 may = may.gather(2, kept[:, None].expand(-1, size, -1))
             look = may.shape[2] + PATIENCE * size
         return SharedPrefixCache(size, Rows.empty(len(families)).append(may[..., None]), look, self._prefix), kept
@@ -84,8 +84,13 @@ class SharedPrefixCache:
         return parts.permute(0, 3, 1, 2, 4).reshape(x.shape[0] * self.size, -1, 1, x.shape[3])
 
 
+def read_first(read: Tensor) -> Tensor:
+    """The positions of the keys of each row, those that are read (True) before the others, in their order."""
+    return read.int().argsort(dim=1, descending=True, stable=True)
+
+
 def _blocked(like: Tensor) -> float:
     return max(BLOCKED, torch.finfo(like.dtype).min)
 
 
-__all__ = ["SharedPrefixCache"]
+__all__ = ["SharedPrefixCache", "read_first"]
